@@ -1,0 +1,54 @@
+# The two commands of the README are `make dev` and `make test`; each sets up what it needs in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MESSAGE ?=
+ARGS ?=
+
+.PHONY: dev test lint types imports unit lock clean
+
+# One message (MESSAGE="…") or a chat, against the embedded Runtime, through the real host.
+dev: $(VENV)/.dev
+	@MESSAGE="$${MESSAGE-}" exec $(BIN)/python -m pod_host dev $(if $(MESSAGE),--message-env MESSAGE) $(ARGS)
+
+test: $(VENV)/.test lint types imports unit
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+imports: $(VENV)/.test
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.test
+	$(BIN)/python -m pytest $(ARGS)
+
+$(VENV)/.test: locks/test.lock pyproject.toml | $(VENV)/.made
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/test.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(VENV)/.test $(VENV)/.dev
+
+$(VENV)/.dev: locks/dev.lock pyproject.toml | $(VENV)/.made
+	@echo "Setting up $(VENV) (once) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/dev.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# A half-made venv never passes for a whole one: the mark is written last.
+$(VENV)/.made:
+	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "error: $(PYTHON) was not found; install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is $$($(PYTHON) -V 2>&1), but Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "error: $(PYTHON) has no venv module; on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# Needs uv on PATH.
+lock:
+	sh locks/compile.sh
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

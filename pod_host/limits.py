@@ -1,0 +1,76 @@
+"""Every number of the product: unit, reason and source. A leaf: anyone may import it.
+
+Sections name Harness API v5 where the contract fixes the number; the rest are our own decisions.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# --- Channel (section 1) ---------------------------------------------------------------------------------------------
+FRAME_BYTES: Final = 64 * MIB  # HARNESS_MAX_PAYLOAD: the most one frame may hold
+FRAGMENT_BYTES: Final = 64 * KIB  # larger frames leave in pieces, so that a ping never waits behind one
+SILENCE_SECONDS: Final = 90.0  # nothing heard for so long: the peer is gone
+HANDSHAKE_SECONDS: Final = 10.0  # the WebSocket upgrade
+LOOP_PIECE_BYTES: Final = 1 * MIB  # the most JSON or base64 done in one go on the event loop
+
+# --- Network gate ----------------------------------------------------------------------------------------------------
+GATE_ATTEMPT_SECONDS: Final = 1.0  # one TCP connect
+GATE_PAUSE_SECONDS: Final = 0.25  # after an opening: the policy is on its way
+GATE_FAILURES: Final = 3  # consecutive failures that prove the policy
+GATE_DEADLINE_SECONDS: Final = 120.0  # an open probe for so long is a cluster without the policy
+
+# --- Join, renew, reconnect (section 9) --------------------------------------------------------------------------------
+JOIN_TIMEOUT_SECONDS: Final = 15.0  # one join or renew, whole
+JOIN_BACKOFF_FIRST_SECONDS: Final = 0.5
+JOIN_BACKOFF_MOST_SECONDS: Final = 10.0
+RENEW_SECONDS: Final = 300.0  # every five minutes
+RENEW_RETRY_SECONDS: Final = (15.0, 30.0, 60.0)  # after a failed renewal: three more chances within a token's 15 min
+RECONNECT_FIRST_SECONDS: Final = (0.1, 2.0)  # spread of the first return, so that 200 hosts do not come at once
+RECONNECT_MOST_SECONDS: Final = 10.0
+RECONNECT_RESET_SECONDS: Final = 10.0  # connected for so long: the backoff starts anew
+
+# --- Life ------------------------------------------------------------------------------------------------------------
+WATCHDOG_SECONDS: Final = 60.0  # the event loop stuck for so long: exit 70
+DRAIN_SECONDS: Final = 7.0  # SIGTERM to exit; the pod's grace is 10
+SLOTS: Final = 8  # runs at once
+
+# --- Sandbox ---------------------------------------------------------------------------------------------------------
+SANDBOX_UID: Final = 1000
+BASH_TIMEOUT_SECONDS: Final = 120
+BASH_TIMEOUT_MOST_SECONDS: Final = 600
+SETUP_COMMAND_SECONDS: Final = 600.0  # a setup command without a timeout of its own
+STREAM_CHARACTERS: Final = 30_000  # of one output stream, to the model: the first and last 15 000
+KILL_GRACE_SECONDS: Final = 0.2  # between SIGTERM and SIGKILL
+DRAIN_QUIET_SECONDS: Final = 0.1  # after the shell's exit: answer when no byte came for so long
+SPOOL_STREAM_BYTES: Final = 64 * MIB  # whole outputs kept for the model to read on: one stream
+SPOOL_TOTAL_BYTES: Final = 256 * MIB  # and all of them; the oldest go first
+ARGUMENT_BYTES: Final = 100_000  # a longer script reaches bash by a descriptor: one argument ends at 128 KiB
+READ_LINES: Final = 2000
+READ_LINES_MOST: Final = 5000
+LINE_CHARACTERS: Final = 2000
+GREP_RESULTS: Final = 200
+GREP_RESULTS_MOST: Final = 1000
+GLOB_SHOWN: Final = 500
+GLOB_FILES: Final = 20_000
+SEARCH_SECONDS: Final = 60.0  # grep and glob
+
+# --- Runtime limits (section 3, `limits`): used for a member that TurnStart leaves out -----------------------------------
+RECORD_ENTRY_BYTES: Final = 960 * KIB
+MODEL_CALL_BYTES: Final = 32 * MIB
+MODEL_FILE_BYTES: Final = 8 * MIB
+TOOL_ANSWER_BYTES: Final = 8 * MIB
+HARNESS_STATE_BYTES: Final = 256 * KIB
+CHUNK_BYTES: Final = 16 * MIB
+FOLDER_ENTRIES: Final = 10_000
+
+# --- Turn ------------------------------------------------------------------------------------------------------------
+YIELD_STEPS: Final = 40  # a longer turn goes on in a new segment
+YIELD_SECONDS: Final = 20 * 60.0
+MODEL_ATTEMPTS: Final = 4  # a retryable model failure, asked again under a new effect id
+GATE_CLIENT_SECONDS: Final = 630.0  # silence of a gate: its own provider timeout is 600 s
+GATE_RESENDS: Final = 5  # a lost hop, sent again under the same key
+CANCEL_SECONDS: Final = 2.0  # a gate call's cancel route
