@@ -1,0 +1,1 @@
+"""Processes, confinement and files of the sandbox. Knows nothing of Nylorun."""
