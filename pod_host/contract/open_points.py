@@ -1,0 +1,284 @@
+"""Every shape that v5's text leaves open, in one place: what we send, what we accept, what we try next.
+
+The exact schema of v5 is not at hand. So we send the least, accept every reasonable form, and fall back by a ladder where
+a refusal tells us that a form is wrong. When the schema is known, this file alone changes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pod_host.contract.base import Json, JsonObject
+from pod_host.contract.workspace import TOOLS_OF, WorkspaceCall
+from pod_host.errors import ContractViolation
+
+# --- hello: the type of features.workspace (section 2) -----------------------------------------------------------------
+
+FEATURE_FORMS: tuple[JsonObject, ...] = ({"workspace": {"backends": ["local"]}}, {"workspace": True}, {})
+"""Tried in this order, each on a new connection, while ``hello`` is refused as ``invalid``. The last serves turns alone."""
+
+# --- environment_secret: what a command sees in its place (section 3) ---------------------------------------------------
+
+SECRET_PLACEHOLDER = "nylorun_managed"
+
+
+# --- memory.index: a text or lines (section 3) --------------------------------------------------------------------------
+
+
+def memory_index(value: Json) -> str:
+    """``memory.index`` as one text, a line per memory."""
+    if isinstance(value, list):
+        return "\n".join(str(line) for line in value)
+    return value if isinstance(value, str) else ""
+
+
+# --- http-calls: how the body names the tool (section 5) ----------------------------------------------------------------
+
+
+def http_call_bodies(tool: str, effect_id: str, turn_id: str, arguments: Json) -> tuple[JsonObject, ...]:
+    """Bodies of ``http-calls``, likeliest first: the next is tried after ``400 invalid_request``."""
+    named = {"tool": {"toolName": tool}, "effectId": effect_id, "input": arguments}
+    return (named, {**named, "turnId": turn_id}, {**named, "tool": {"tool": tool}})
+
+
+# --- session.mcp: the snapshot's members (section 3) ---------------------------------------------------------------------
+
+
+def mcp_snapshots(servers: list[JsonObject], manifest_hash: str) -> tuple[JsonObject, ...]:
+    """Snapshots of version 2, likeliest first: the next is tried after ``invalid``."""
+    plain: JsonObject = {"snapshotSchemaVersion": 2, "servers": servers}
+    return (plain, {**plain, "manifestHash": manifest_hash})
+
+
+# --- definition.file: the answer (section 3) -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """``size``: the whole file's, in bytes, when the answer tells; ``eof``: whether it says that nothing is left."""
+
+    data: bytes
+    size: int | None
+    eof: bool | None
+
+
+def read_definition_file(answer: Json) -> FileRange:
+    """Raises ContractViolation when the answer holds no base64 bytes."""
+    if not isinstance(answer, Mapping) or not isinstance(answer.get("base64"), str):
+        raise ContractViolation("definition.file: the answer has no base64")
+    size, eof = answer.get("size"), answer.get("eof")
+    return FileRange(
+        data=_bytes_of(answer["base64"], "definition.file: base64"),
+        size=size if isinstance(size, int) and not isinstance(size, bool) else None,
+        eof=eof if isinstance(eof, bool) else None,
+    )
+
+
+# --- artifact.write, op file: the form of sha256 (section 4b) ------------------------------------------------------------
+
+
+def artifact_hash_forms(sha256_hex: str) -> tuple[str, ...]:
+    """Forms of a folder file's ``sha256``, likeliest first: the next is tried after ``invalid``."""
+    return (sha256_hex, f"sha256:{sha256_hex}")
+
+
+# --- workspace.*: the members of a call (section 10) ---------------------------------------------------------------------
+
+
+def read_workspace_call(method: str, params: Json) -> WorkspaceCall:
+    """A tool call of ``workspace.read``, ``.write`` or ``.exec``. Raises ContractViolation naming the member at fault;
+    a disk operation, whose shape is unknown, is one of these."""
+    if not isinstance(params, Mapping):
+        raise ContractViolation(f"Invalid {method} request: params is not an object")
+    nested = params.get("call")
+    call = nested if isinstance(nested, Mapping) else params
+    tool, arguments = call.get("tool"), call.get("input")
+    if not isinstance(tool, str):
+        raise ContractViolation(f"Invalid {method} request: tool: a tool's name is needed")
+    if tool not in TOOLS_OF[method]:
+        raise ContractViolation(f"Invalid {method} request: {method} does not run {tool}")
+    if not isinstance(arguments, Mapping):
+        raise ContractViolation(f"Invalid {method} request: input: an object is needed")
+    session = _object(call.get("session"))
+    spec = _object(call.get("spec"))
+    turn_id = session.get("activeTurnId")
+    environment = {
+        **_object(spec.get("environment")),
+        **_object(session.get("environment")),
+        **_object(call.get("environment")),
+    }
+    return WorkspaceCall(
+        tool=tool,
+        input=dict(arguments),
+        owner_id=str(session.get("ownerId") or session.get("sessionId") or ""),
+        turn_id=turn_id if isinstance(turn_id, str) else None,
+        environment={name: value for name, value in environment.items() if isinstance(value, str)},
+        spec=spec,
+    )
+
+
+# --- setup: input files and commands (section 9) -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SetupFile:
+    """``path`` as it came; ``mode`` None: the default. Bytes are whole here."""
+
+    path: str
+    content: bytes
+    mode: int | None
+
+
+@dataclass(frozen=True)
+class SetupCommand:
+    """``cwd`` None: the workspace. ``timeout_seconds`` None: the default."""
+
+    command: str
+    cwd: str | None
+    env: dict[str, str]
+    timeout_seconds: float | None
+    name: str | None
+
+
+@dataclass(frozen=True)
+class SetupFault:
+    """An entry that cannot be done: it fails the setup at its place, with these words."""
+
+    where: str
+    problem: str
+
+
+SetupStep = SetupFile | SetupCommand | SetupFault
+
+
+def read_setup(setup: Json) -> tuple[SetupStep, ...]:
+    """The steps of an Agent's setup: files first, then commands, each in the order given. Never raises: what cannot be
+    understood is a SetupFault in its place."""
+    if setup is None:
+        return ()
+    if not isinstance(setup, Mapping):
+        return (SetupFault("setup", f"an object with files and commands is needed, not {_kind(setup)}"),)
+    files = _first(setup, "files", "inputs", "inputFiles")
+    commands = _first(setup, "commands", "run")
+    return (*_setup_files(files), *_setup_commands(commands))
+
+
+def _setup_files(files: Json) -> list[SetupStep]:
+    if files is None:
+        return []
+    if isinstance(files, Mapping):
+        files = [
+            {"path": path, **content} if isinstance(content, Mapping) else {"path": path, "content": content}
+            for path, content in files.items()
+        ]
+    if not isinstance(files, list):
+        return [SetupFault("setup.files", f"a list is needed, not {_kind(files)}")]
+    return [_setup_file(f"setup.files[{index}]", entry) for index, entry in enumerate(files)]
+
+
+def _setup_file(where: str, entry: Json) -> SetupStep:
+    path = entry.get("path") if isinstance(entry, Mapping) else None
+    if not isinstance(path, str) or not path or "\0" in path:
+        return SetupFault(f"{where}.path", "a path is needed")
+    try:
+        mode = _mode(entry)
+        content = _content(entry)
+    except ContractViolation as fault:
+        return SetupFault(f"{where} ({path})", str(fault))
+    return SetupFile(path=path, content=content, mode=mode)
+
+
+def _content(entry: Mapping[str, Json]) -> bytes:
+    if isinstance(entry.get("base64"), str):
+        return _bytes_of(entry["base64"], "base64")
+    text = _first(entry, "content", "text")
+    if isinstance(text, str):
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            raise ContractViolation("content: a lone surrogate is no text") from None
+    raise ContractViolation("no bytes: base64 or content is needed")
+
+
+def _mode(entry: Mapping[str, Json]) -> int | None:
+    mode = entry.get("mode")
+    if isinstance(mode, str):
+        try:
+            mode = int(mode.removeprefix("0o"), 8)
+        except ValueError:
+            raise ContractViolation(f"mode: {mode!r} is no octal mode such as 0755") from None
+    if isinstance(mode, bool) or not (mode is None or isinstance(mode, int)):
+        raise ContractViolation("mode: an octal text such as 0755 or a number is needed")
+    if mode is None:
+        return 0o755 if entry.get("executable") is True else None
+    if not 0 <= mode <= 0o777:
+        raise ContractViolation(f"mode: {mode:o} is not within 0 and 0777")
+    return mode
+
+
+def _setup_commands(commands: Json) -> list[SetupStep]:
+    if commands is None:
+        return []
+    if isinstance(commands, str):
+        commands = [commands]
+    if not isinstance(commands, list):
+        return [SetupFault("setup.commands", f"a list is needed, not {_kind(commands)}")]
+    return [_setup_command(f"setup.commands[{index}]", entry) for index, entry in enumerate(commands)]
+
+
+def _setup_command(where: str, entry: Json) -> SetupStep:
+    if isinstance(entry, str):
+        entry = {"command": entry}
+    command = _first(entry, "command", "run") if isinstance(entry, Mapping) else None
+    if not isinstance(command, str) or not command:
+        return SetupFault(f"{where}.command", "a command is needed")
+    env = entry.get("env") or {}
+    if not isinstance(env, Mapping) or not all(isinstance(value, str) for value in env.values()):
+        return SetupFault(f"{where}.env", "an object of names and texts is needed")
+    cwd, name = entry.get("cwd"), entry.get("name")
+    if not (cwd is None or isinstance(cwd, str)):
+        return SetupFault(f"{where}.cwd", "a path is needed")
+    milliseconds, seconds = entry.get("timeoutMs"), entry.get("timeout")
+    for member, given in (("timeoutMs", milliseconds), ("timeout", seconds)):
+        if given is not None and (isinstance(given, bool) or not isinstance(given, int | float) or given <= 0):
+            return SetupFault(f"{where}.{member}", "a number above 0 is needed")
+    return SetupCommand(
+        command=command,
+        cwd=cwd,
+        env=dict(env),
+        timeout_seconds=milliseconds / 1000 if milliseconds is not None else seconds,
+        name=name if isinstance(name, str) else None,
+    )
+
+
+def _first(entry: Mapping[str, Json], *names: str) -> Json:
+    for name in names:
+        if entry.get(name) is not None:
+            return entry[name]
+    return None
+
+
+def _object(value: Json) -> JsonObject:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _kind(value: Json) -> str:
+    kinds = {
+        str: "a text",
+        list: "a list",
+        dict: "an object",
+        bool: "a truth value",
+        int: "a number",
+        float: "a number",
+    }
+    return kinds.get(type(value), "null")
+
+
+def _bytes_of(text: str, member: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ContractViolation(f"{member}: not base64") from None
