@@ -2,14 +2,16 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-MESSAGE ?=
 ARGS ?=
+
+# MESSAGE reaches the recipe through the environment, so that its quotes and dollars stay what they are.
+export MESSAGE
 
 .PHONY: dev test lint types imports unit lock clean
 
 # One message (MESSAGE="…") or a chat, against the embedded Runtime, through the real host.
 dev: $(VENV)/.dev
-	@MESSAGE="$${MESSAGE-}" exec $(BIN)/python -m pod_host dev $(if $(MESSAGE),--message-env MESSAGE) $(ARGS)
+	@exec $(BIN)/pod-host dev $${MESSAGE:+--message "$$MESSAGE"} $(ARGS)
 
 test: $(VENV)/.test lint types imports unit
 

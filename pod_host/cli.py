@@ -1,0 +1,90 @@
+"""The command line: ``pod-host run | dev | --version``.
+
+Exit codes: 0 done, 1 a turn or a check failed, 64 usage, 70 the watchdog, 75 the network gate never closed, 78 configuration.
+Everything heavy is imported by the command that needs it: a SIGTERM during those imports must end the process too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+from pod_host import __version__
+
+EXIT_USAGE = 64
+EXIT_CONFIGURATION = 78
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, but a wrong word ends in exit 64 (EX_USAGE) rather than 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, f"{self.prog}: error: {message}\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = _Parser(prog="pod-host", description="The harness host of a Nylorun pod Agent.", allow_abbrev=False)
+    top.add_argument("--version", action="version", version=f"pod-host {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="run | dev", required=True, parser_class=_Parser)
+    commands.add_parser(
+        "run",
+        help="the container's job: join the Runtime, serve the sandbox, take turns",
+        description="Runs the host. It takes no arguments: the environment is its launch contract (see the README).",
+        allow_abbrev=False,
+    )
+    dev = commands.add_parser(
+        "dev",
+        help="a chat with the host against an embedded Runtime on loopback",
+        description="Starts an embedded Runtime on loopback and the real host against it, and opens a chat.",
+        allow_abbrev=False,
+    )
+    dev.add_argument("--message", metavar="TEXT", help="send one message, show its turn, exit 0 when it completed, else 1")
+    dev.add_argument("--agent", metavar="FILE", help="an agent file (YAML or JSON): instructions, tools, skills, setup, …")
+    dev.add_argument("--keep", metavar="DIR", help="use DIR as the workspace and keep it")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    signal.signal(signal.SIGTERM, _leave)
+    arguments = parser().parse_args(argv)
+    if arguments.command == "run":
+        return _run()
+    return _dev(arguments)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM before the host has its own handling: nothing is held yet, so leave at once."""
+    raise SystemExit(0)
+
+
+def _run() -> int:
+    import os
+
+    from pod_host.errors import ConfigurationError
+    from pod_host.settings import Settings
+
+    try:
+        settings = Settings.read(os.environ)
+    except ConfigurationError as fault:
+        for line in fault.faults:
+            print(f"pod-host: {line}", file=sys.stderr)
+        return EXIT_CONFIGURATION
+    from pod_host.host import main as host_main
+
+    return host_main(settings)
+
+
+def _dev(arguments: argparse.Namespace) -> int:
+    try:
+        from pod_host.dev.command import run
+    except ModuleNotFoundError as missing:
+        if missing.name and missing.name.startswith("pod_host"):
+            raise
+        print(f"pod-host: dev needs the extra: pip install 'pod-host[dev]' ({missing.name} is missing)", file=sys.stderr)
+        return 1
+    return run(arguments)
