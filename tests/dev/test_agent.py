@@ -1,0 +1,167 @@
+"""The agent file: what it says, and how a fault in it is told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from pod_host.dev.agent import DEFAULT_AGENT, load_agent
+from pod_host.errors import AgentFileError
+
+WHOLE = """
+name: reviewer
+harness: {id: my-harness}
+instructions: [Be kind., Be short.]
+tools: [{name: price, http: {url: "http://localhost:9/price"}, approval: always}]
+skills: [./skills/tables]
+mcpServers: [{name: files, url: "http://localhost:9/mcp"}]
+setup:
+  files: [{path: a.txt, content: hi, mode: 0755}, {path: b.bin, from: skills/tables/data.bin}]
+  commands: [echo hi, {command: ls, timeoutMs: 5000}]
+environment: {A: "1"}
+environmentSecrets: [TOKEN]
+memory: {access: read_only}
+outputSchema: {type: object}
+selfWake: true
+network: {allow: [pypi.org, "*.pythonhosted.org"]}
+loop: {steps: 3}
+model: {controls: {temperature: 0.5}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    skill = tmp_path / "skills" / "tables"
+    (skill / "scripts").mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: tables\ndescription: Draws tables.\n---\nUse scripts/draw.sh.\n")
+    (skill / "scripts" / "draw.sh").write_text("echo +--+\n")
+    (skill / "data.bin").write_bytes(b"\x00\xff")
+    return tmp_path
+
+
+def refused(folder: Path, text: str, name: str = "agent.yaml") -> str:
+    path = folder / name
+    path.write_text(text)
+    with pytest.raises(AgentFileError) as fault:
+        load_agent(path)
+    message = str(fault.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{path}: ")
+
+
+def test_every_member_is_read(folder: Path) -> None:
+    path = folder / "agent.yaml"
+    path.write_text(WHOLE)
+    agent = load_agent(path)
+    assert (agent.name, agent.harness_id) == ("reviewer", "my-harness")
+    assert agent.instructions == "Be kind.\n\nBe short."
+    assert agent.environment == {"A": "1"}
+    assert agent.environment_secrets == ("TOKEN",)
+    assert agent.memory == {"access": "read_only"}
+    assert agent.network_allow == ("pypi.org", "*.pythonhosted.org")
+    assert agent.loop == {"steps": 3}
+    assert agent.self_wake
+    assert agent.setup == {
+        "files": [{"path": "a.txt", "content": "hi", "mode": 0o755}, {"path": "b.bin", "base64": "AP8="}],
+        "commands": ["echo hi", {"command": "ls", "timeoutMs": 5000}],
+    }
+
+
+def test_the_manifest_is_flat_and_names_its_skills_files_by_hash(folder: Path) -> None:
+    path = folder / "agent.yaml"
+    path.write_text(WHOLE)
+    agent = load_agent(path)
+    manifest = agent.manifest()
+    assert manifest["id"] == "reviewer"
+    assert manifest["outputSchema"] == {"type": "object"}
+    assert manifest["model"] == {"controls": {"temperature": 0.5}}
+    assert manifest["tools"][0]["inputSchema"] == {"type": "object"}
+    assert manifest["mcpServers"] == [{"type": "streamable-http", "name": "files", "url": "http://localhost:9/mcp"}]
+    (skill,) = manifest["skills"]
+    assert (skill["name"], skill["description"]) == ("tables", "Draws tables.")
+    assert set(skill["files"]) == {"SKILL.md", "scripts/draw.sh", "data.bin"}
+    assert skill["files"]["data.bin"] == "sha256:" + hashlib.sha256(b"\x00\xff").hexdigest()
+    assert agent.files()[skill["files"]["data.bin"]] == b"\x00\xff"
+    json.dumps(manifest)
+
+
+def test_a_json_file_does_as_well(folder: Path) -> None:
+    path = folder / "agent.json"
+    path.write_text('{\n\t"name": "x",\n\t"memory": true\n}')
+    assert load_agent(path).memory == {"access": "read_write"}
+
+
+def test_only_the_name_is_needed(folder: Path) -> None:
+    path = folder / "agent.yaml"
+    path.write_text("name: x\nsetup: {commands: []}\nmemory: false\n")
+    agent = load_agent(path)
+    assert agent.harness_id == DEFAULT_AGENT.harness_id == "pod-host"
+    assert agent.memory is None
+    assert agent.setup == {"files": [], "commands": []}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "an object with members such as name"),
+        ("[1]", "an object with members such as name"),
+        ("name: [", "line 1, column 8: not YAML"),
+        ("{}", "name: is missing; add it"),
+        ("name: x\nname: y", "line 2, column 1: not YAML: name is there twice"),
+        ("name: x\ninstrctions: y", "instrctions: no such member; did you mean instructions?"),
+        ("name: 3", 'name: a text is needed; write it in quotes: "3"'),
+        ("name: x\nenvironment: {P: 8080}", 'environment.P: a text is needed; write it in quotes: "8080"'),
+        ("name: x\nenvironment: {a-b: c}", "environment.a-b: 'a-b' does not do; use letters"),
+        ("name: x\nmemory: {acess: read_only}", "memory.acess: no such member; did you mean access?"),
+        ("name: x\nmemory: {access: all}", "memory.access: 'all' does not do; write 'read_write' or 'read_only'"),
+        ("name: x\ntools: {}", "tools: a list is needed, not an object"),
+        ("name: x\ntools: [{name: t}]", "tools[0].http: is missing; add it"),
+        ("name: x\ntools: [{name: t, http: {url: foo}}]", "tools[0].http.url: 'foo' is no URL"),
+        ("name: x\nmcpServers: [{name: m, url: 'http://a', type: stdio}]", "mcpServers[0].type: 'stdio' does not do"),
+        ("name: x\nsetup: {commands: [{cmd: ls}]}", "setup.commands[0].cmd: no such member"),
+        ("name: x\nsetup: {commands: [3]}", "setup.commands[0]: a text is needed"),
+        ("name: x\nsetup: {files: [{path: a}]}", "setup.files[0] (a): no bytes"),
+        ("name: x\nsetup: {files: [{path: a, from: none}]}", "setup.files[0].from: none: No such file"),
+        ("name: x\nsetup: {files: [{path: a, content: a, mode: '99'}]}", "setup.files[0] (a): mode:"),
+        ("name: x\noutputSchema: {type: 5}", "outputSchema: no JSON Schema"),
+        ("name: x\nloop: 2020-01-01", "loop: date is no JSON; write it in quotes"),
+        ("name: x\nloop: {1: a}", "loop.1: a member's name must be a text"),
+        ("name: x\nselfWake: 'yes'", "selfWake: true or false is needed, not a text"),
+        ("name: x\nnetwork: {allow: ['http://x']}", "network.allow[0]: 'http://x' does not do; write host"),
+        ("name: x\nharness: {id: Mine}", "harness.id: 'Mine' does not do"),
+        ("name: x\ndescription: null", "description is null; leave an absent member out"),
+        ("name: x\nskills: [none]", "skills[0]: "),
+    ],
+)
+def test_a_fault_is_one_line_with_the_member_and_the_mend(folder: Path, text: str, told: str) -> None:
+    assert refused(folder, text).startswith(told)
+
+
+def test_a_fault_of_a_json_file_has_its_line(folder: Path) -> None:
+    assert refused(folder, '{"name": "x",}', "agent.json").startswith("line 1, column ")
+
+
+def test_a_missing_file_and_one_that_is_no_text_are_told(folder: Path) -> None:
+    with pytest.raises(AgentFileError, match=r"none\.yaml: cannot be read: No such file"):
+        load_agent(folder / "none.yaml")
+    (folder / "agent.yaml").write_bytes(b"name: \xff")
+    with pytest.raises(AgentFileError, match="not UTF-8"):
+        load_agent(folder / "agent.yaml")
+
+
+def test_a_skill_needs_its_description(folder: Path) -> None:
+    (folder / "skills" / "tables" / "SKILL.md").write_text("no head")
+    assert "SKILL.md has no description" in refused(folder, "name: x\nskills: [skills/tables]")
+
+
+def test_a_skill_with_a_link_is_refused(folder: Path) -> None:
+    (folder / "skills" / "tables" / "passwd").symlink_to("/etc/passwd")
+    assert "is no ordinary file" in refused(folder, "name: x\nskills: [skills/tables]")
+
+
+def test_two_skills_of_one_name_are_refused(folder: Path) -> None:
+    assert "skills[1]: a skill named tables" in refused(folder, "name: x\nskills: [skills/tables, skills/tables]")
