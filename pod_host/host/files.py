@@ -1,0 +1,57 @@
+"""Small files of the host's own, in its directory: replaced whole or not at all, and on the disk when it says so."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+
+def read_small(path: Path, most: int) -> bytes:
+    """The content of a regular file of at most ``most`` bytes. Raises OSError; follows no link at its end, and never
+    waits: the name could be a FIFO's."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no regular file")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(f"{path} holds more than {most} bytes")
+    return content
+
+
+def replace(path: Path, content: bytes, mode: int, *, durable: bool) -> None:
+    """Write beside ``path`` and rename: whoever opens it reads the old content or the new, whole. ``durable``: both the
+    content and the name have reached the disk on return. Raises OSError."""
+    beside = path.with_name(f".{path.name}.new")
+    remove(beside)  # left by a crash
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with open(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)  # whatever the umask says
+        file.write(content)
+        file.flush()
+        if durable:
+            os.fsync(descriptor)
+    os.replace(beside, path)
+    if durable:
+        sync_directory(path.parent)
+
+
+def replace_link(path: Path, target: str) -> None:
+    """Make ``path`` a symbolic link to ``target``, with no moment at which it is missing. Raises OSError."""
+    beside = path.with_name(f".{path.name}.new")
+    remove(beside)
+    os.symlink(target, beside)
+    os.replace(beside, path)
+
+
+def remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

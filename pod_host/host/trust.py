@@ -1,0 +1,83 @@
+"""The bundle of CA certificates that commands trust: the public roots and the egress proxy's own (section 9).
+
+``<harness dir>/egress-ca-bundle.pem`` is a link to a file in ``<harness dir>/trust/``. The file is never changed: a new
+certificate makes a new one, and the link moves, so nobody reads half a bundle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import ssl
+from pathlib import Path
+
+import certifi
+
+from pod_host.host import files
+from pod_host.host.log import get_log
+
+LINK = "egress-ca-bundle.pem"
+DIRECTORY = "trust"
+SYSTEM_ROOTS = Path("/etc/ssl/certs/ca-certificates.crt")
+
+log = get_log()
+
+
+class TrustBundle:
+    """``path`` is None until a certificate came. Commands must be able to read it whatever their uid."""
+
+    def __init__(self, harness_dir: Path, system_roots: Path = SYSTEM_ROOTS) -> None:
+        self._harness_dir = harness_dir
+        self._system_roots = system_roots
+        self._certificate: str | None = None
+
+    @property
+    def path(self) -> Path | None:
+        return self._harness_dir / LINK if self._certificate else None
+
+    def accept(self, certificate: str) -> None:
+        """The certificate of a join's or a renewal's answer (PEM). Writes only when it is another than before; what is
+        no certificate, or cannot be written, is logged, and the bundle stays as it was."""
+        certificate = certificate.strip()
+        if not certificate or certificate == self._certificate:
+            return
+        try:
+            ssl.PEM_cert_to_DER_cert(certificate)
+        except ValueError as fault:
+            log.error("trust.invalid", reason=f"the answer's caCertificate is no PEM certificate: {fault}")
+            return
+        try:
+            path = self._write(certificate)
+        except OSError as fault:
+            log.error("trust.invalid", reason=f"the bundle cannot be written: {fault}")
+            return
+        self._certificate = certificate
+        log.info("trust.written", path=str(path))
+
+    def _write(self, certificate: str) -> Path:
+        directory = self._harness_dir / DIRECTORY
+        make_trust_directory(self._harness_dir)
+        bundle = f"{self._public_roots().strip()}\n{certificate}\n".encode()
+        name = f"egress-{hashlib.sha256(bundle).hexdigest()[:16]}.pem"
+        files.replace(directory / name, bundle, 0o644, durable=False)
+        link = self._harness_dir / LINK
+        before = os.readlink(link) if link.is_symlink() else ""
+        files.replace_link(link, f"{DIRECTORY}/{name}")
+        for old in directory.glob("*.pem"):  # the one before stays, for whoever is about to open it
+            if old.name not in (name, Path(before).name):
+                files.remove(old)
+        return directory / name
+
+    def _public_roots(self) -> str:
+        try:
+            return self._system_roots.read_text(encoding="ascii", errors="replace")
+        except OSError:  # an image without ca-certificates
+            return certifi.contents()
+
+
+def make_trust_directory(harness_dir: Path) -> Path:
+    """``<harness dir>/trust``, made when missing. The worker's domain names it, so it must be there before the worker."""
+    directory = harness_dir / DIRECTORY
+    directory.mkdir(parents=True, exist_ok=True)
+    os.chmod(directory, 0o755)
+    return directory
