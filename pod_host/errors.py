@@ -8,12 +8,14 @@
         ChannelClosed           the connection went while we waited: code ``unavailable``
       JoinRefused               host/join or host/renew was answered 400 or 401
       JoinUnavailable           host/join or host/renew got no usable answer: try again
+      ConnectRefused            the WebSocket upgrade was answered with a status: 401, 404, 421, 426, 503
       VolumeIdError             the volume-id file is there and cannot be used: never make another
       GateRefusal               a gate answered with an error body (section 5)
       GateUnavailable           a gate's answer never came: the same key may be sent again
       SandboxError              the sandbox could not run a call
         WorkerLost              the worker process died while the call ran: what it did is unknown
         ConfinementMissing      the kernel lacks a protection that was required
+        InvalidToolInput        a sandbox tool was called with what it does not take
       AgentFileError            an agent file (pod-host dev) is malformed
 
 Each class has a stable ``code``; what crosses a wire or a log is built from it.
@@ -22,6 +24,7 @@ Each class has a stable ``code``; what crosses a wire or a log is built from it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 
 class PodHostError(Exception):
@@ -76,6 +79,16 @@ class JoinUnavailable(PodHostError):
     code = "join_unavailable"
 
 
+class ConnectRefused(PodHostError):
+    """The Harness API's listener answered the upgrade with an HTTP status (section 1)."""
+
+    code = "connect_refused"
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the Harness API refused the connection: {status}")
+        self.status = status
+
+
 class VolumeIdError(PodHostError):
     code = "volume_id"
 
@@ -104,6 +117,26 @@ class WorkerLost(SandboxError):
 
 class ConfinementMissing(SandboxError):
     code = "sandbox.confinement_missing"
+
+
+class InputIssue(TypedDict):
+    """One fault of a tool's input, as the model and a ``tool.invalid-input`` answer's details hold it."""
+
+    path: list[str | int]
+    code: str
+    message: str
+
+
+class InvalidToolInput(SandboxError):
+    """A sandbox tool's input that does not fit. ``issues`` holds every fault of it, each naming its member."""
+
+    code = "tool.invalid-input"
+
+    def __init__(self, tool: str, issues: Sequence[InputIssue]) -> None:
+        named = [f"{'.'.join(map(str, issue['path'])) or 'input'}: {issue['message']}" for issue in issues]
+        super().__init__(f"{tool}: {'; '.join(named)}")
+        self.tool = tool
+        self.issues = list(issues)
 
 
 class AgentFileError(PodHostError):

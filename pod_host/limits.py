@@ -14,7 +14,9 @@ MIB: Final = 1024 * KIB
 FRAME_BYTES: Final = 64 * MIB  # HARNESS_MAX_PAYLOAD: the most one frame may hold
 FRAGMENT_BYTES: Final = 64 * KIB  # larger frames leave in pieces, so that a ping never waits behind one
 SILENCE_SECONDS: Final = 90.0  # nothing heard for so long: the peer is gone
+PING_SECONDS: Final = 20.0  # between our own pings: an idle peer that lives is heard by its pongs
 HANDSHAKE_SECONDS: Final = 10.0  # the WebSocket upgrade
+CLOSE_SECONDS: Final = 2.0  # the closing handshake: a peer that is gone must not hold up a reconnect
 LOOP_PIECE_BYTES: Final = 1 * MIB  # the most JSON or base64 done in one go on the event loop
 
 # --- Network gate ----------------------------------------------------------------------------------------------------
@@ -51,11 +53,15 @@ SPOOL_TOTAL_BYTES: Final = 256 * MIB  # and all of them; the oldest go first
 ARGUMENT_BYTES: Final = 100_000  # a longer script reaches bash by a descriptor: one argument ends at 128 KiB
 READ_LINES: Final = 2000
 READ_LINES_MOST: Final = 5000
+READ_PAGE_BYTES: Final = 512 * KIB  # a page ends early at so much: its outcome must fit RECORD_ENTRY_BYTES
+READ_SCAN_BYTES: Final = 512 * MIB  # how far into a file a line is looked for, and lines are counted
+EDIT_BYTES: Final = 32 * MIB  # the largest file that is edited: it is held whole, several times over
 LINE_CHARACTERS: Final = 2000
 GREP_RESULTS: Final = 200
 GREP_RESULTS_MOST: Final = 1000
 GLOB_SHOWN: Final = 500
-GLOB_FILES: Final = 20_000
+GLOB_FILES: Final = 20_000  # matches after which the walk ends
+GLOB_PATTERNS: Final = 1000  # that the braces of one pattern may stand for
 SEARCH_SECONDS: Final = 60.0  # grep and glob
 
 # --- Runtime limits (section 3, `limits`): used for a member that TurnStart leaves out -----------------------------------
@@ -73,4 +79,17 @@ YIELD_SECONDS: Final = 20 * 60.0
 MODEL_ATTEMPTS: Final = 4  # a retryable model failure, asked again under a new effect id
 GATE_CLIENT_SECONDS: Final = 630.0  # silence of a gate: its own provider timeout is 600 s
 GATE_RESENDS: Final = 5  # a lost hop, sent again under the same key
+GATE_BACKOFF_FIRST_SECONDS: Final = 0.5
+GATE_BACKOFF_MOST_SECONDS: Final = 10.0
+GATE_CONNECT_SECONDS: Final = 10.0
+GATE_KEEPALIVE_SECONDS: Final = 30  # TCP keepalive: nothing is sent while a call runs
+GATE_IDLE_SECONDS: Final = 4.0  # an idle connection is let go before a server's usual 5 s
 CANCEL_SECONDS: Final = 2.0  # a gate call's cancel route
+MODEL_RETRY_FIRST_SECONDS: Final = 1.0  # before a retryable model failure is asked again, doubled each time
+MODEL_RETRY_MOST_SECONDS: Final = 120.0  # and at most, whatever a provider's retryAfterMs says
+YIELD_BYTES: Final = 16 * MIB  # edits of a segment: they leave in one frame, with its output
+STEP_CALLS: Final = 64  # tool calls of one step that run; the model is told of the others
+STEP_RESULT_BYTES: Final = 256 * KIB  # a step's results together, as JSON: what a model can still read
+ENTRY_ENVELOPE_BYTES: Final = 4 * KIB  # of RECORD_ENTRY_BYTES: what an entry holds beside the results
+STOP_SECONDS: Final = 3.0  # a stopped turn: for an aborted command to end, and for what is in hand to be reported
+TRANSCRIPT_CACHE_BYTES: Final = 64 * MIB  # transcripts of a host's sessions, as encoded; the least recent go first

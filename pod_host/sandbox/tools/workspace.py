@@ -111,10 +111,10 @@ class Workspace:
         Raises ``ToolFailure`` for a text that cannot be a path: a NUL, or half a surrogate pair.
         """
         try:
-            named = b"\0" not in os.fsencode(path)
+            path.encode()  # not os.fsencode: it would take some halves for bytes, which no answer could then hold
         except UnicodeEncodeError:
-            named = False
-        if not named:
-            shown = path.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-            raise ToolFailure("sandbox.not_found", f"No file at {shown}: a path holds no NUL and no half character.")
+            shown = path.encode("utf-8", "backslashreplace").decode()
+            raise ToolFailure("sandbox.not_found", f"No file at {shown}: half of a surrogate pair names none") from None
+        if "\0" in path:
+            raise ToolFailure("sandbox.not_found", f"No file at {path!r}: a path holds no NUL")
         return os.path.normpath(os.path.join(self.root, path))

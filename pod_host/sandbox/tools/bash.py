@@ -1,0 +1,80 @@
+"""The tool bash, once its command has ended: what the model is told of it."""
+
+from __future__ import annotations
+
+import signal
+from typing import Final
+
+from pod_host.limits import STREAM_CHARACTERS
+from pod_host.sandbox.outcomes import Completed, Json
+from pod_host.sandbox.raw import RawResult, StreamCapture
+from pod_host.sandbox.tools.terminal import last_state
+
+_HALF: Final = STREAM_CHARACTERS // 2
+
+
+def shape_bash(raw: RawResult) -> Completed:
+    """``{exitCode, stdout, stderr, truncated?, timedOut?, stdoutFile?, stderrFile?, background?}``.
+
+    ``truncated`` is there when a stream was cut in its middle; ``stdoutFile`` or ``stderrFile`` then names the file with
+    the bytes as they were written (the first 64 MiB of them). ``background`` lists ``{pid, command}`` of what still
+    runs. How a command ended that did not end by itself is said in ``stderr``.
+    """
+    stdout, stdout_cut = _shown(raw.stdout)
+    stderr, stderr_cut = _shown(raw.stderr)
+    output: dict[str, Json] = {
+        "exitCode": raw.exit_code,
+        "stdout": stdout,
+        "stderr": _with_sentence(stderr, _how_it_ended(raw)),
+    }
+    if stdout_cut or stderr_cut:
+        output["truncated"] = True
+    if raw.timed_out:
+        output["timedOut"] = True
+    if stdout_cut and raw.stdout.spool is not None:
+        output["stdoutFile"] = raw.stdout.spool
+    if stderr_cut and raw.stderr.spool is not None:
+        output["stderrFile"] = raw.stderr.spool
+    if raw.survivors:
+        output["background"] = [{"pid": pid, "command": command} for pid, command in raw.survivors]
+    return Completed(output)
+
+
+def _shown(stream: StreamCapture) -> tuple[str, bool]:
+    """The text for the model, and whether something of it was cut out."""
+    if stream.omitted_characters == 0:
+        text = last_state(stream.head + stream.tail)
+        if len(text) <= STREAM_CHARACTERS:
+            return text, False
+        head, tail, omitted = text[:_HALF], text[-_HALF:], len(text) - 2 * _HALF
+    else:
+        # Each part is played by itself: what lies between is not at hand, and a screen is not worth keeping it.
+        whole_head, whole_tail = last_state(stream.head), last_state(stream.tail)
+        head, tail = whole_head[:_HALF], whole_tail[-_HALF:]
+        omitted = stream.omitted_characters + len(whole_head) - len(head) + len(whole_tail) - len(tail)
+    return f"{head}\n… [{omitted} characters omitted] …\n{tail}", True
+
+
+def _how_it_ended(raw: RawResult) -> str | None:
+    """A sentence for an end that was not the command's own."""
+    if raw.timed_out:
+        return f"Command timed out after {raw.timeout_seconds:g}s and was killed."
+    if raw.aborted:
+        return "Command was aborted and killed."
+    by = f" ({raw.killed_by})" if raw.killed_by is not None else ""
+    if raw.signal is not None:
+        return f"Command was ended by {_signal_name(raw.signal)}{by}."
+    return f"Command was killed{by}." if by else None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number}, {signal.Signals(number).name}"
+    except ValueError:  # a real-time signal between SIGRTMIN and SIGRTMAX has no name
+        return f"signal {number}"
+
+
+def _with_sentence(stderr: str, sentence: str | None) -> str:
+    if sentence is None:
+        return stderr
+    return f"{stderr}{'' if not stderr or stderr.endswith(chr(10)) else chr(10)}{sentence}"

@@ -1,0 +1,134 @@
+"""The tool glob: files whose path matches a pattern, found by ripgrep's walk or, without ripgrep, by one of our own."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pod_host.limits import GLOB_FILES, GLOB_SHOWN, SEARCH_SECONDS
+from pod_host.sandbox.outcomes import Completed
+from pod_host.sandbox.tools.globbing import MAGIC, BadGlob, Glob
+from pod_host.sandbox.tools.opening import utf8
+from pod_host.sandbox.tools.workspace import ToolFailure, Workspace
+
+
+@dataclass(slots=True)
+class _Walk:
+    """What was found, and why the walk ended early, if it did."""
+
+    found: list[str]
+    ended_by: str | None = None
+
+
+def glob_files(workspace: Workspace, pattern: str, path: str | None = None) -> Completed:
+    """Absolute paths of the regular files below ``path`` that match, sorted by UTF-16 unit, one a line, 500 at most.
+
+    Hidden and ignored files are found when the pattern asks for them; below ``.git`` only when it names it. Links are
+    not followed, but for those that the pattern begins with. Raises ``ToolFailure``: ``sandbox.glob_failed``, and
+    ``sandbox.not_found`` for a root that is none.
+    """
+    utf8(pattern, "pattern")
+    root = workspace.resolve(path or ".")
+    try:
+        if not stat.S_ISDIR(os.stat(root).st_mode):
+            raise ToolFailure("sandbox.glob_failed", f"{root} is not a directory.")
+    except (FileNotFoundError, NotADirectoryError):
+        raise ToolFailure("sandbox.not_found", f"No directory at {root}") from None
+    except OSError as error:
+        raise ToolFailure("sandbox.glob_failed", f"{root}: {error.strerror}") from None
+    if pattern.startswith(("/", "./", "../")):
+        return Completed(f"No files matched. A pattern is relative to {root}: it begins with a name or a wildcard.")
+    try:
+        glob = Glob(pattern)
+    except BadGlob as error:
+        raise ToolFailure("sandbox.glob_failed", f"The pattern cannot be used: {error}.") from None
+    within = _named_directories(pattern)
+    start = os.path.join(root, within)
+    # Without the directory that the pattern begins with, nothing matches.
+    walk = _matching(workspace, glob, start, within) if os.path.isdir(start) else _Walk([])
+    return Completed(_text(root, walk))
+
+
+def _named_directories(pattern: str) -> str:
+    """The directories that the pattern names at its start, ``""`` or ending in ``/``: the walk begins below them."""
+    named: list[str] = []
+    for name in pattern.split("/")[:-1]:
+        if name in ("", ".", "..") or MAGIC.search(name):
+            break
+        named.append(name + "/")
+    return "".join(named)
+
+
+def _matching(workspace: Workspace, glob: Glob, start: str, within: str) -> _Walk:
+    """The files below ``start`` that match, relative to the root: ``within`` is put before each."""
+    walk = _Walk([])
+    try:
+        for path in _below(workspace, start, walk):
+            if glob.matches(within + path):
+                walk.found.append(within + path)
+                if len(walk.found) >= GLOB_FILES:
+                    walk.ended_by = f"the search ended at {GLOB_FILES} files"
+                    break
+    except OSError as error:
+        raise ToolFailure("sandbox.glob_failed", f"The search could not be started: {error.strerror}") from None
+    return walk
+
+
+def _below(workspace: Workspace, start: str, walk: _Walk) -> Iterator[str]:
+    """Every regular file below ``start`` but those below a ``.git``, relative to it; names not UTF-8 with U+FFFD."""
+    if workspace.ripgrep is None:
+        yield from _own_walk(start, walk)
+        return
+    arguments = [workspace.ripgrep, "--no-config", "--no-ignore", "--hidden", "--files", "--null", "--sort=path"]
+    with workspace.run_search([*arguments, "--glob=!.git/"], cwd=start, timeout_seconds=SEARCH_SECONDS) as run:
+        for name in _names(run):
+            yield name.decode("utf-8", "replace")
+        if run.end().timed_out:
+            walk.ended_by = f"the search ended after {SEARCH_SECONDS:g} s"
+
+
+def _names(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The names of a stream in which a NUL ends each."""
+    kept = b""
+    for piece in pieces:
+        *names, kept = (kept + piece).split(b"\0")
+        yield from names
+
+
+def _own_walk(start: str, walk: _Walk) -> Iterator[str]:
+    """The same without ripgrep. A directory that cannot be read is passed over, as ripgrep does."""
+    deadline = time.monotonic() + SEARCH_SECONDS
+    waiting = [b""]
+    base = os.fsencode(start)
+    while waiting:
+        below = waiting.pop()
+        if time.monotonic() > deadline:
+            walk.ended_by = f"the search ended after {SEARCH_SECONDS:g} s"
+            return
+        try:
+            entries = sorted(os.scandir(os.path.join(base, below)), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != b".git":
+                    waiting.append(os.path.join(below, entry.name))
+            elif entry.is_file(follow_symlinks=False):
+                yield os.path.join(below, entry.name).decode("utf-8", "replace")
+
+
+def _text(root: str, walk: _Walk) -> str:
+    early = f" ({walk.ended_by})" if walk.ended_by is not None else ""
+    if not walk.found:
+        return f"No files matched{early}."
+    found = sorted(walk.found, key=lambda path: path.encode("utf-16-be", "surrogatepass"))
+    shown = [os.path.join(root, path).replace("\n", "\\n") for path in found[:GLOB_SHOWN]]
+    omitted = len(found) - len(shown)
+    if omitted:
+        shown.append(f"… {'at least ' if early else ''}{omitted} more files omitted{early}; narrow the pattern.")
+    elif early:
+        shown.append(f"… more files may match{early}; narrow the pattern.")
+    return "\n".join(shown)

@@ -1,0 +1,291 @@
+"""Glob patterns, as Node's ``path.matchesGlob`` takes them, in time that no pattern can blow up.
+
+``*`` and ``?`` stay within a name, ``**`` crosses directories, ``{a,b}`` and ``{1..3}`` stand for several patterns,
+``[a-z]``, ``[!a]`` and ``[[:alpha:]]`` for one character, ``@( )``, ``?( )``, ``*( )``, ``+( )`` and ``!( )`` for
+alternatives told apart by ``|``; ``\\`` takes the next character as it is. None of them matches a leading dot.
+
+No regular expression is made of a pattern: ``+(*(a))b`` would hang Python's. Positions are carried as sets instead, so
+the time is at most the pattern's length times the square of the name's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from pod_host.limits import GLOB_PATTERNS
+
+MAGIC: Final = re.compile(r"[*?\[\]{}()!+@\\|]")
+"""A name of a pattern without any of these is just that name."""
+
+_CLASSES: Final[dict[str, Callable[[str], bool]]] = {
+    "alpha": str.isalpha,
+    "digit": str.isdecimal,
+    "alnum": str.isalnum,
+    "upper": str.isupper,
+    "lower": str.islower,
+    "space": str.isspace,
+    "punct": lambda c: c.isprintable() and not c.isalnum() and not c.isspace(),
+    "xdigit": lambda c: c in "0123456789abcdefABCDEF",
+}
+_CLASS: Final = re.compile(r"\[:(\w+):\]")
+_RANGE: Final = re.compile(r"(-?\d{1,9}|[a-zA-Z])\.\.(-?\d{1,9}|[a-zA-Z])")
+_NESTING: Final = 20  # groups within groups, at most
+
+
+class BadGlob(ValueError):
+    """The pattern cannot be used. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _One:
+    """One character: one of ``items`` (ranges or class names), or with ``negated`` none of them."""
+
+    items: tuple[tuple[str, str] | str, ...]
+    negated: bool
+
+    def matches(self, character: str) -> bool:
+        return self.negated != any(
+            _CLASSES[item](character) if isinstance(item, str) else item[0] <= character <= item[1]
+            for item in self.items
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Many:
+    """``*``: any characters, also none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """``kind`` ( alternatives )."""
+
+    kind: str
+    alternatives: tuple[tuple[_Node, ...], ...]
+
+
+_Node: TypeAlias = str | _One | _Many | _Group  # a str is itself
+
+
+class Glob:
+    """A pattern, made ready. ``BadGlob`` when it cannot be."""
+
+    def __init__(self, pattern: str) -> None:
+        self._by_name = "/" not in pattern
+        self._patterns = [[_Name(name) for name in text.split("/")] for text in _braces_open(pattern)]
+
+    def matches(self, path: str) -> bool:
+        """Whether it matches ``path``, relative and with ``/``. A pattern without ``/`` is matched against the name."""
+        names = [path.rpartition("/")[2]] if self._by_name else path.split("/")
+        return any(_path_matches(pattern, names) for pattern in self._patterns)
+
+
+def _path_matches(pattern: Sequence[_Name], names: list[str]) -> bool:
+    positions = {0}  # how many names may have been used up so far
+    for index, part in enumerate(pattern):
+        following: set[int] = set()
+        if part.crosses:
+            # As long as it can: over names without a leading dot; at the pattern's end it needs one at least.
+            for position in positions:
+                if index + 1 < len(pattern):
+                    following.add(position)
+                while position < len(names) and not names[position].startswith("."):
+                    position += 1
+                    following.add(position)
+        else:
+            following = {p + 1 for p in positions if p < len(names) and part.matches(names[p])}
+        if not following:
+            return False
+        positions = following
+    return len(names) in positions
+
+
+class _Name:
+    """A part of a pattern between two slashes."""
+
+    def __init__(self, text: str) -> None:
+        self.crosses = text == "**"
+        self._nodes, _ = _parse(text, 0, 0)
+        # Most names fail here already: the plain text at both ends.
+        self._prefix = self._nodes[0] if self._nodes and isinstance(self._nodes[0], str) else ""
+        self._suffix = self._nodes[-1] if self._nodes and isinstance(self._nodes[-1], str) else ""
+        self._takes_dot = bool(self._nodes) and isinstance(self._nodes[0], str | _Group)
+
+    def matches(self, name: str) -> bool:
+        if not name.startswith(self._prefix) or not name.endswith(self._suffix):
+            return False
+        if name.startswith(".") and not self._takes_dot:
+            return False
+        return len(name) in _ends(self._nodes, name, {0})
+
+
+def _ends(nodes: Sequence[_Node], text: str, starts: set[int]) -> set[int]:
+    """Every position that ``nodes`` can end at, begun at any of ``starts``."""
+    for index, node in enumerate(nodes):
+        if not starts:
+            break
+        if isinstance(node, str):
+            starts = {start + len(node) for start in starts if text.startswith(node, start)}
+            continue
+        if isinstance(node, _Group) and node.kind == "!":
+            rest = nodes[index + 1 :]
+            starts = {
+                start
+                for start in _not_on_a_dot(starts, text)
+                if not any(
+                    len(text) in _ends((*alternative, *rest), text, {start}) for alternative in node.alternatives
+                )
+            }
+            starts = _from_first(starts, text)
+        elif isinstance(node, _Group):
+            starts = _group_ends(node, text, starts)
+        elif isinstance(node, _One):
+            starts = _not_on_a_dot(starts, text)
+            starts = {start + 1 for start in starts if start < len(text) and node.matches(text[start])}
+        else:
+            starts = _from_first(_not_on_a_dot(starts, text), text)
+    return starts
+
+
+def _group_ends(group: _Group, text: str, starts: set[int]) -> set[int]:
+    def once(begun: set[int]) -> set[int]:
+        return set().union(*(_ends(alternative, text, begun) for alternative in group.alternatives))
+
+    if group.kind == "@":
+        return once(starts)
+    if group.kind == "?":
+        return starts | once(starts)
+    reached = once(starts)
+    fresh = reached
+    while fresh:
+        fresh = once(fresh) - reached
+        reached = reached | fresh
+    return reached | starts if group.kind == "*" else reached
+
+
+def _from_first(starts: set[int], text: str) -> set[int]:
+    return set(range(min(starts), len(text) + 1)) if starts else starts
+
+
+def _not_on_a_dot(starts: set[int], text: str) -> set[int]:
+    """A leading dot is matched by a dot alone."""
+    return starts - {0} if text.startswith(".") else starts
+
+
+def _parse(text: str, at: int, depth: int) -> tuple[tuple[_Node, ...], int]:
+    """The nodes of ``text`` from ``at`` on, and where they end: at the end, or within a group at its ``|`` or ``)``."""
+    nodes: list[_Node] = []
+    plain = ""
+    while at < len(text) and not (depth and text[at] in "|)"):
+        node: _Node | None = None
+        character = text[at]
+        if character == "\\" and at + 1 < len(text):
+            plain, at = plain + text[at + 1], at + 2
+            continue
+        if character in "@?*+!" and text.startswith("(", at + 1) and (group := _parse_group(text, at, depth)):
+            node, at = group
+        elif character == "[" and (one := _parse_class(text, at + 1)):
+            node, at = one
+        elif character == "*":
+            node, at = _Many(), at + 1
+        elif character == "?":
+            node, at = _One((), negated=True), at + 1
+        if node is None:
+            plain, at = plain + character, at + 1
+            continue
+        if plain:
+            nodes.append(plain)
+            plain = ""
+        nodes.append(node)
+    if plain:
+        nodes.append(plain)
+    return tuple(nodes), at
+
+
+def _parse_group(text: str, at: int, depth: int) -> tuple[_Group, int] | None:
+    """The group whose kind is at ``at``, and what follows it. None when it is never closed: then it is plain text."""
+    if depth == _NESTING:
+        raise BadGlob(f"it nests more than {_NESTING} groups")
+    alternatives: list[tuple[_Node, ...]] = []
+    end = at + 1
+    while end < len(text) and text[end] != ")":
+        nodes, end = _parse(text, end + 1, depth + 1)
+        alternatives.append(nodes)
+    return (_Group(text[at], tuple(alternatives)), end + 1) if end < len(text) else None
+
+
+def _parse_class(text: str, at: int) -> tuple[_One, int] | None:
+    """The class that begins at ``at``, after its ``[``, and what follows it. None when it is never closed."""
+    items: list[tuple[str, str] | str] = []
+    negated = text.startswith(("!", "^"), at)
+    at += negated
+    first = at
+    while at < len(text):
+        if text[at] == "]" and at > first:
+            return _One(tuple(items), negated), at + 1
+        named = _CLASS.match(text, at)
+        if named is not None and named[1] in _CLASSES:
+            items.append(named[1])
+            at = named.end()
+            continue
+        low, at = _class_character(text, at)
+        high = low
+        if text.startswith("-", at) and at + 1 < len(text) and text[at + 1] != "]":
+            high, at = _class_character(text, at + 1)
+        items.append((low, high))
+    return None
+
+
+def _class_character(text: str, at: int) -> tuple[str, int]:
+    return (text[at + 1], at + 2) if text[at] == "\\" and at + 1 < len(text) else (text[at], at + 1)
+
+
+def _braces_open(pattern: str) -> list[str]:
+    """The patterns that ``pattern`` stands for, its braces opened."""
+    done: list[str] = []
+    waiting = [pattern]
+    while waiting:
+        text = waiting.pop()
+        opened = next(_open_first(text), None)
+        if opened is None:
+            done.append(text)
+        else:
+            waiting += reversed(opened)
+        if len(done) + len(waiting) > GLOB_PATTERNS:
+            raise BadGlob(f"its braces stand for more than {GLOB_PATTERNS} patterns")
+    return done
+
+
+def _open_first(text: str) -> Iterator[list[str]]:
+    """Yields once, for the first pair of braces that holds a comma or a range: a pattern for each of its parts."""
+    start = 0
+    while (start := text.find("{", start)) >= 0:
+        if start and text[start - 1] == "\\":
+            start += 1
+            continue
+        depth, parts, begun = 0, [], start + 1
+        for at in range(start, len(text)):
+            depth += (text[at] == "{") - (text[at] == "}")
+            if (text[at] == "," and depth == 1) or depth == 0:
+                parts.append(text[begun:at])
+                begun = at + 1
+            if depth == 0:
+                if len(parts) == 1:
+                    parts = _range(parts[0])
+                if parts:
+                    yield [text[:start] + part + text[at + 1 :] for part in parts]
+                break
+        start += 1
+
+
+def _range(text: str) -> list[str]:
+    found = _RANGE.fullmatch(text)
+    if found is None or found[1].isalpha() != found[2].isalpha():
+        return []
+    low, high = (ord(end) if end.isalpha() else int(end) for end in found.groups())
+    if abs(high - low) >= GLOB_PATTERNS:
+        raise BadGlob(f"its braces stand for more than {GLOB_PATTERNS} patterns")
+    numbers = range(low, high + 1) if low <= high else range(low, high - 1, -1)
+    return [chr(number) if found[1].isalpha() else str(number) for number in numbers]
