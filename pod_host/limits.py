@@ -39,6 +39,9 @@ RECONNECT_RESET_SECONDS: Final = 10.0  # connected for so long: the backoff star
 WATCHDOG_SECONDS: Final = 60.0  # the event loop stuck for so long: exit 70
 DRAIN_SECONDS: Final = 7.0  # SIGTERM to exit; the pod's grace is 10
 SLOTS: Final = 8  # runs at once
+LEASE_PAUSE_FIRST_SECONDS: Final = 0.1  # after a lease that failed, doubled up to
+LEASE_PAUSE_MOST_SECONDS: Final = 5.0
+RUNS_STOP_SECONDS: Final = 5.0  # the connection is lost: its runs wind down within this
 
 # --- Sandbox ---------------------------------------------------------------------------------------------------------
 SANDBOX_UID: Final = 1000
@@ -48,6 +51,8 @@ SETUP_COMMAND_SECONDS: Final = 600.0  # a setup command without a timeout of its
 STREAM_CHARACTERS: Final = 30_000  # of one output stream, to the model: the first and last 15 000
 KILL_GRACE_SECONDS: Final = 0.2  # between SIGTERM and SIGKILL
 DRAIN_QUIET_SECONDS: Final = 0.1  # after the shell's exit: answer when no byte came for so long
+DRAIN_MOST_SECONDS: Final = 1.0  # … or when a child that lives on never stops writing
+KILL_MOST_SECONDS: Final = 10.0  # a tree that cannot be killed (it hangs in the kernel) is answered for after so long
 SPOOL_STREAM_BYTES: Final = 64 * MIB  # whole outputs kept for the model to read on: one stream
 SPOOL_TOTAL_BYTES: Final = 256 * MIB  # and all of them; the oldest go first
 ARGUMENT_BYTES: Final = 100_000  # a longer script reaches bash by a descriptor: one argument ends at 128 KiB

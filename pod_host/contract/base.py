@@ -12,6 +12,7 @@ v5's schemas are strict and frozen (section 11): an extra member is refused, and
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -26,6 +27,7 @@ Id = Annotated[str, Field(min_length=1, max_length=512)]
 Text1 = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=0, strict=True)]
 Sha256Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Token = Annotated[str, Field(pattern=r"^[\x21-\x7e]+$")]  # fit for a header; its fields stay out of a repr
 Sha256Name = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 HARNESS_API_VERSION = 5
@@ -41,11 +43,15 @@ def is_harness_id(value: object) -> bool:
 class Wire(BaseModel):
     """What both kinds share: camelCase on the wire, snake_case here."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, ser_json_inf_nan="null")
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
 
     def wire(self) -> JsonObject:
-        """The members that were set, by wire name. Shape: a JSON object, ready for an encoder."""
-        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        """The members that were set, by wire name. Shape: a JSON object, ready for an encoder. JSON inside is not copied:
+        it may be large, or nested deeper than pydantic's own dump goes."""
+        fields = type(self).model_fields
+        return {
+            fields[name].alias or name: _plain(getattr(self, name)) for name in fields if name in self.model_fields_set
+        }
 
     @classmethod
     def read(cls, value: Json, what: str | None = None) -> Self:
@@ -97,6 +103,16 @@ def first_fault(fault: ValidationError) -> str:
         return f'Unrecognized key: "{error["loc"][-1]}"' + _inside(error["loc"][:-1])
     path = ".".join(str(part) for part in error["loc"])
     return f"{path}: {error['msg']}" if path else str(error["msg"])
+
+
+def _plain(value: Any) -> Json:
+    if isinstance(value, Wire):
+        return value.wire()
+    if isinstance(value, list) and value and isinstance(value[0], Wire):
+        return [_plain(item) for item in value]
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return value
 
 
 def _inside(path: tuple[int | str, ...]) -> str:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from pod_host.contract.base import Json
+from pod_host.errors import ContractViolation
 
 _ASCII_KEY = re.compile(r"^[\x00-\x7f]*\Z")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -21,9 +22,12 @@ _encode_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def canonical(value: Json) -> bytes:
-    """The canonical JSON text of ``value``, as UTF-8."""
+    """The canonical JSON text of ``value``, as UTF-8. Raises ContractViolation for what is not JSON."""
     parts: list[bytes] = []
-    _write(value, parts)
+    try:
+        _write(value, parts)
+    except RecursionError:
+        raise ContractViolation("not JSON: nested too deeply") from None
     return b"".join(parts)
 
 
@@ -72,7 +76,7 @@ def _write(value: Json, parts: list[bytes]) -> None:
             separator = b","
         parts.append(b"]" if separator == b"," else b"[]")
     else:
-        raise TypeError(f"{type(value).__name__} is not JSON")
+        raise ContractViolation(f"not JSON: a {type(value).__name__}")
 
 
 def _write_object(value: Mapping[str, Json], parts: list[bytes]) -> None:

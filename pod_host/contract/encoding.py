@@ -1,14 +1,21 @@
-"""JSON text and back. orjson does the work; what it refuses and the contract allows goes through the standard library:
-a lone surrogate, which ECMAScript writes as an escape."""
+"""JSON text and back.
+
+orjson does the work; what it refuses and the contract allows is done here: a lone surrogate, which ECMAScript writes as
+an escape, a whole number of more than 64 bits, deep nesting. Numbers that JSON lacks (NaN, Infinity) leave as ``null``, as
+JSON.stringify and the request hash have it, and never come in.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 
 import orjson
 
 from pod_host.contract.base import Json
 from pod_host.errors import ContractViolation
+
+_NODE_BYTES = 64  # what one value counts for at least when sizes are estimated: bounds the walk, not the text
 
 
 def encode(value: Json) -> bytes:
@@ -16,18 +23,24 @@ def encode(value: Json) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError:
-        return _encode_slowly(value)
+        return b"".join(_written(value))
 
 
-def _encode_slowly(value: Json) -> bytes:
+def encode_in_pieces(value: Json, most: int) -> Iterator[bytes]:
+    """The text of `encode`, in pieces of about ``most`` bytes: for a caller that must not be busy for long at once."""
     try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
-    except (TypeError, ValueError, RecursionError) as fault:
-        raise ContractViolation(f"not JSON: {fault}") from None
+        yield from _pieces(value, most)
+    except RecursionError:
+        raise ContractViolation("not JSON: nested too deeply") from None
+
+
+def is_small(value: Json, most: int) -> bool:
+    """Whether the text of ``value`` is surely of the order of ``most`` bytes or less. Looks at no more than it must."""
+    return _left(value, most) > 0
 
 
 def decode(text: str | bytes) -> Json:
-    """Parse JSON text. Raises ContractViolation for anything else."""
+    """Parse JSON text, bytes as UTF-8. Raises ContractViolation for anything else."""
     try:
         return orjson.loads(text)
     except ValueError:
@@ -36,10 +49,122 @@ def decode(text: str | bytes) -> Json:
 
 def _decode_slowly(text: str | bytes) -> Json:
     try:
-        return json.loads(text, parse_constant=_refuse)
+        whole = text.decode() if isinstance(text, bytes) else text
+        return json.loads(whole, parse_constant=_refuse)
     except (ValueError, RecursionError) as fault:
         raise ContractViolation(f"not JSON: {fault}") from None
 
 
 def _refuse(constant: str) -> Json:
     raise ValueError(f"{constant} is not JSON")
+
+
+def _left(value: Json, budget: int) -> int:
+    """What the text of ``value`` leaves of ``budget``, by a low estimate; 0 or less once it is spent."""
+    waiting = [value]
+    while waiting and budget > 0:
+        node = waiting.pop()
+        budget -= _NODE_BYTES
+        if isinstance(node, str):
+            budget -= len(node)
+        elif isinstance(node, Mapping):
+            if 2 * _NODE_BYTES * len(node) > budget:
+                return 0
+            budget -= sum(len(key) for key in node if isinstance(key, str)) + _NODE_BYTES * len(node)
+            waiting.extend(node.values())
+        elif isinstance(node, list | tuple):
+            if _NODE_BYTES * len(node) > budget:
+                return 0
+            waiting.extend(node)
+    return budget
+
+
+def _pieces(value: Json, most: int) -> Iterator[bytes]:
+    if isinstance(value, str) and len(value) > most:
+        yield b'"'
+        for start in range(0, len(value), most):
+            yield encode(value[start : start + most])[1:-1]
+        yield b'"'
+    elif isinstance(value, Mapping) and not is_small(value, most):
+        names, items = list(value), list(value.values())
+        before = b"{"
+        for start, end in _batches(items, most):
+            yield before
+            if end - start == 1:
+                yield _key(names[start]) + b":"
+                yield from _pieces(items[start], most)
+            else:
+                yield encode(dict(zip(names[start:end], items[start:end], strict=True)))[1:-1]
+            before = b","
+        yield b"}"
+    elif isinstance(value, list | tuple) and not is_small(value, most):
+        before = b"["
+        for start, end in _batches(value, most):
+            yield before
+            if end - start == 1:
+                yield from _pieces(value[start], most)
+            else:
+                yield encode(value[start:end])[1:-1]
+            before = b","
+        yield b"]"
+    else:
+        yield encode(value)
+
+
+def _batches(items: Sequence[Json], most: int) -> Iterator[tuple[int, int]]:
+    """Ranges of ``items``: several that are small together, or one."""
+    start, budget = 0, most
+    for index, item in enumerate(items):
+        left = _left(item, budget)
+        if left <= 0 and index > start:
+            yield start, index
+            start, left = index, _left(item, most)
+        if left <= 0:
+            yield index, index + 1
+            start, left = index + 1, most
+        budget = left
+    if start < len(items):
+        yield start, len(items)
+
+
+def _written(value: Json) -> list[bytes]:
+    parts: list[bytes] = []
+    try:
+        _write(value, parts)
+    except RecursionError:
+        raise ContractViolation("not JSON: nested too deeply") from None
+    return parts
+
+
+def _write(value: Json, parts: list[bytes]) -> None:
+    if isinstance(value, Mapping):
+        before = b"{"
+        for key, item in value.items():
+            parts += (before, _key(key), b":")
+            _write(item, parts)
+            before = b","
+        parts.append(b"}" if before == b"," else b"{}")
+    elif isinstance(value, list | tuple):
+        before = b"["
+        for item in value:
+            parts.append(before)
+            _write(item, parts)
+            before = b","
+        parts.append(b"]" if before == b"," else b"[]")
+    else:
+        parts.append(_scalar(value))
+
+
+def _key(key: Json) -> bytes:
+    if not isinstance(key, str):
+        raise ContractViolation(f"not JSON: a member's name is a {type(key).__name__}")
+    return _scalar(key)
+
+
+def _scalar(value: Json) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        if isinstance(value, str | int):
+            return json.dumps(value).encode("ascii")  # a lone surrogate as its escape; a long whole number
+        raise ContractViolation(f"not JSON: a {type(value).__name__}") from None

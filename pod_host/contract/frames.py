@@ -106,6 +106,8 @@ class MalformedFrame(PodHostError):
 
 def read_frame(value: Json) -> Frame:
     """Check one decoded frame. Raises MalformedFrame."""
+    if isinstance(value, dict) and value.get("t") == "res" and not isinstance(value.get("ok"), bool):
+        raise MalformedFrame("ok: true or false is needed", None)  # 1 equals True, but is not it
     try:
         return _FRAMES.validate_python(value)
     except ValidationError as fault:

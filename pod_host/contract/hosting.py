@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from pod_host.contract.base import Json, Received, Sent, Text1
+from pod_host.contract.base import Json, Received, Sent, Text1, Token
 
 HARNESS_PATH = "/nylorun/harness/v1"
 JOIN_PATH = HARNESS_PATH + "/host/join"
@@ -21,7 +21,7 @@ VolumeId = PodUid
 class HostJoinRequest(Sent):
     sandbox_id: Annotated[str, Field(min_length=1, max_length=512)]
     pod_uid: PodUid
-    join_token: Annotated[str, Field(min_length=1, max_length=512)]
+    join_token: Annotated[str, Field(min_length=1, max_length=512)] = Field(repr=False)
     volume_id: VolumeId | None = None
 
 
@@ -30,8 +30,8 @@ class HostJoinAnswer(Received):
     ``expires_at``. ``ca_certificate`` is one PEM certificate, the egress proxy's."""
 
     any_json: ClassVar[frozenset[str]] = frozenset()
-    host_token: Text1
-    egress_token: Text1
+    host_token: Token = Field(repr=False)
+    egress_token: Token = Field(repr=False)
     sandbox_id: Text1
     epoch: Annotated[int, Field(gt=0)]
     expires_at: datetime

@@ -126,7 +126,7 @@ class Peer:
         except frames.MalformedFrame as fault:
             if fault.request_id is not None:
                 return [Send(frames.refusal(fault.request_id, "invalid", str(fault)))]
-            return [Close(1000, _short(f"invalid frame: {fault}"))]
+            return [Close(1000, close_reason(f"invalid frame: {fault}"))]
         if isinstance(frame, frames.RequestFrame):
             return [self._requested(frame)]
         if isinstance(frame, frames.AnswerFrame | frames.RefusalFrame):
@@ -138,6 +138,8 @@ class Peer:
         return []  # a ping: that it was heard is all of it
 
     def _requested(self, frame: frames.RequestFrame) -> Event:
+        if frame.id in self._serving:
+            return Send(frames.refusal(frame.id, "invalid", f"Request {frame.id} is still being served"))
         method = self._serves.get(frame.m)
         if method is None:
             return Send(frames.refusal(frame.id, "invalid", f"Unknown {frame.m} request"))
@@ -169,5 +171,5 @@ class Peer:
             return []  # the contract: a message that does not fit its schema is dropped
 
 
-def _short(reason: str) -> str:
+def close_reason(reason: str) -> str:
     return reason.encode()[:CLOSE_REASON_BYTES].decode(errors="ignore")

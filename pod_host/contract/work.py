@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pod_host.contract.base import Count, Id, Json, JsonObject, Received, Sent, Text1
+from pod_host.contract.base import Count, Id, Json, JsonObject, Received, Sent, Text1, Token
 from pod_host.contract.turn_start import TurnStart
 
 ReleaseReason = Literal["shutdown", "ownership.lost", "connection.lost"]
@@ -43,7 +43,7 @@ class RunGrant(Received):
     session_id: Id
     turn_id: Id
     epoch: Count
-    token: str | None = None
+    token: Token | None = Field(default=None, repr=False)
     token_expires_at: datetime | None = None
 
 
@@ -62,7 +62,7 @@ class RenewResult(Received):
     """``ok`` false: the run is over. A ``token`` replaces the run token from now on."""
 
     ok: bool
-    token: str | None = None
+    token: Token | None = Field(default=None, repr=False)
     token_expires_at: datetime | None = None
 
 

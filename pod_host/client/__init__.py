@@ -1,0 +1,9 @@
+"""Bytes to the Runtime: join and renew, the WebSocket channel, leased runs, the gates (Harness API v5)."""
+
+from pod_host.client.channel import Channel, OnMessage, OnRequest
+from pod_host.client.gates import Gates
+from pod_host.client.join import HostApi
+from pod_host.client.run import Run
+from pod_host.client.tls import runtime_tls
+
+__all__ = ["Channel", "Gates", "HostApi", "OnMessage", "OnRequest", "Run", "runtime_tls"]

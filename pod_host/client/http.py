@@ -1,0 +1,102 @@
+"""HTTP to the Runtime: one client, straight to it (no proxy variables, no netrc), answers of bounded size."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from dataclasses import dataclass
+
+import httpx
+
+from pod_host import __version__, limits
+from pod_host.client.tls import trusting_nothing
+from pod_host.contract.base import Json
+from pod_host.contract.encoding import decode
+from pod_host.errors import ContractViolation
+
+USER_AGENT = f"pod-host/{__version__}"
+_SHOWN_CHARACTERS = 300  # of a peer's text, in an error of ours
+
+_KEEPALIVE: list[tuple[int, int, int]] = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.GATE_KEEPALIVE_SECONDS),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.GATE_KEEPALIVE_SECONDS),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
+
+
+def open_client(
+    tls: ssl.SSLContext | None, *, timeout: httpx.Timeout, idle_seconds: float, connections: int | None = None
+) -> httpx.AsyncClient:
+    """``idle_seconds``: how long a connection is kept for the next request; 0: not at all. Made once: it takes 40 ms."""
+    return httpx.AsyncClient(
+        transport=httpx.AsyncHTTPTransport(
+            verify=tls or trusting_nothing(),
+            trust_env=False,
+            limits=httpx.Limits(
+                max_connections=connections,
+                max_keepalive_connections=None if idle_seconds else 0,
+                keepalive_expiry=idle_seconds,
+            ),
+            socket_options=_KEEPALIVE,
+        ),
+        trust_env=False,
+        timeout=timeout,
+        headers={"User-Agent": USER_AGENT, "Accept": "application/json", "Accept-Encoding": "identity"},
+    )
+
+
+@dataclass(frozen=True)
+class HttpAnswer:
+    """``body`` is whole."""
+
+    status: int
+    body: bytes
+
+    def json(self) -> Json:
+        """Raises ContractViolation."""
+        return decode(self.body)
+
+    def error(self) -> tuple[str | None, str]:
+        """Code and message of a body ``{error: {code, message}}``, for people; whatever the body really is."""
+        try:
+            body = self.json()
+        except ContractViolation:
+            return None, ""
+        error = body.get("error") if isinstance(body, dict) else None
+        if not isinstance(error, dict):
+            return None, ""
+        code, message = error.get("code"), error.get("message")
+        return code if isinstance(code, str) else None, message if isinstance(message, str) else ""
+
+
+class AnswerTooLarge(httpx.TransportError):
+    """The answer passed FRAME_BYTES, more than any answer of the Runtime may hold."""
+
+
+async def post(client: httpx.AsyncClient, url: str, *, headers: dict[str, str], body: bytes | None) -> HttpAnswer:
+    """One POST. Raises httpx.TransportError, httpx.InvalidURL."""
+    async with client.stream("POST", url, headers=headers, content=body) as response:
+        held = bytearray()
+        async for chunk in response.aiter_bytes():
+            held += chunk
+            if len(held) > limits.FRAME_BYTES:
+                raise AnswerTooLarge(f"the answer is larger than {limits.FRAME_BYTES} bytes")
+        return HttpAnswer(response.status_code, bytes(held))
+
+
+def told(fault: Exception) -> str:
+    """What went wrong on the way, for people. The text of a local fault may quote a header, so a token: only its kind
+    is told."""
+    if isinstance(fault, httpx.LocalProtocolError) or not isinstance(fault, httpx.TransportError):
+        return type(fault).__name__
+    return f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
+
+
+def shown(text: str, *secrets: str) -> str:
+    """A peer's text in one of our errors: short, on one line, and without the secrets that it may echo."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, "[redacted]")
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
