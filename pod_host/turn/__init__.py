@@ -1,0 +1,26 @@
+"""A turn of the agent loop, from its TurnStart to its output (Harness API v5, sections 3 to 8).
+
+turn        one segment: `Turn`                      loop          who decides the next step: the agent loop
+model_calls where a model call is about to run       tool_calls    where a tool call is about to run
+journal     intent → run → outcome, never twice      toolset       tools, brought by providers (sandbox_tools)
+transcripts entries, encoded once, and their cache   projection    entries as prompt items
+prompt      the system text                          results       results that fit
+stop        the one switch that stops it all         reporting     the output, and what a refused one does
+"""
+
+from pod_host.turn.endings import Ending, Released, Reported
+from pod_host.turn.ports import GatePort, RunPort, SandboxCall, SandboxPort
+from pod_host.turn.transcripts import TranscriptCache
+from pod_host.turn.turn import Turn
+
+__all__ = [
+    "Ending",
+    "GatePort",
+    "Released",
+    "Reported",
+    "RunPort",
+    "SandboxCall",
+    "SandboxPort",
+    "TranscriptCache",
+    "Turn",
+]

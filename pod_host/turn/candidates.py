@@ -1,0 +1,70 @@
+"""What the model answered, read for the loop: its text and its tool calls (Harness API v5, sections 5 and 6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pod_host.contract.base import Json, JsonObject
+from pod_host.turn.projection import json_text
+
+_MEMBERS = ("output", "finishReason", "usage", "evidence")
+_NAME_CHARACTERS = 256  # of a call's id and name: longer ones are no names, and results carry both
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call. ``index``: its place among the answer's calls. ``cut``: the answer ended within it."""
+
+    index: int
+    id: str
+    name: str
+    args: Json
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """``wire`` is what the transcript keeps: the answer as it came, but for calls without a usable id or name."""
+
+    wire: JsonObject
+    calls: tuple[Call, ...]
+
+    @property
+    def text(self) -> str:
+        """The text blocks, one after the other with nothing between; a JSON block as its text."""
+        return "".join(_shown(block) for block in self.wire["output"])
+
+
+def read_candidate(value: Json) -> Candidate | None:
+    """A ModelCandidate or a bare text, as a model effect's outcome holds it; None for anything else."""
+    if isinstance(value, str):
+        value = {"output": [{"type": "text", "text": value}]}
+    blocks = value.get("output") if isinstance(value, dict) else None
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+        return None
+    output: list[JsonObject] = []
+    calls: list[Call] = []
+    for block in blocks:
+        if block.get("type") != "tool-call":
+            output.append(block)
+            continue
+        index = len(calls)
+        named = {**block, "id": _named(block.get("id"), f"call-{index}"), "name": _named(block.get("name"), "unnamed")}
+        cut = value.get("finishReason") == "length" and len(output) == len(blocks) - 1
+        calls.append(Call(index, named["id"], named["name"], block.get("args"), cut))
+        output.append(named)
+    wire = {name: value[name] for name in _MEMBERS if value.get(name) is not None}
+    return Candidate({**wire, "output": output}, tuple(calls))
+
+
+def _named(value: Json, otherwise: str) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= _NAME_CHARACTERS:
+        return otherwise
+    return value.encode("utf-8", "backslashreplace").decode()
+
+
+def _shown(block: JsonObject) -> str:
+    if block.get("type") == "json":
+        return json_text(block.get("value"))
+    text = block.get("text")
+    return text if block.get("type") == "text" and isinstance(text, str) else ""

@@ -1,0 +1,77 @@
+"""The names of a segment's effects (Harness API v5, section 4): derived from the checkpoint and the place in the turn,
+never from the order in which things happen, so that a run that starts over asks for the same ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pod_host.contract.base import JsonObject
+from pod_host.contract.canonical import effect_id
+from pod_host.contract.effects import ModelContext, ModelIntent, Target, ToolContext, ToolIntent
+from pod_host.contract.turn_start import TurnStart
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """Makes the intents of one segment. Steps count from 1 over the whole turn, calls from 0 within their step."""
+
+    session_id: str
+    turn_id: str
+    segment: int
+    agent_id: str
+    manifest_hash: str
+
+    @classmethod
+    def of(cls, start: TurnStart) -> Identities:
+        checkpoint = start.checkpoint
+        agent_id = start.manifest.get("id")
+        return cls(
+            session_id=checkpoint.session_id,
+            turn_id=checkpoint.turn_id,
+            segment=checkpoint.segment,
+            agent_id=agent_id if isinstance(agent_id, str) and agent_id else _agent_of(start),
+            manifest_hash=checkpoint.manifest_hash,
+        )
+
+    def step_id(self, step: int) -> str:
+        """The step's name in transcript entries: unique in the session."""
+        return f"{self.turn_id}.step-{step}"
+
+    def model(self, step: int, attempt: int) -> ModelIntent:
+        """The model call of a step. A call asked again after a failure is an effect of its own."""
+        identity = f"step-{step}" if attempt == 1 else f"step-{step}~{attempt}"
+        return ModelIntent(
+            effect_id=effect_id(self.turn_id, self.segment, "model", identity),
+            session_id=self.session_id,
+            turn_id=self.turn_id,
+            agent_id=self.agent_id,
+            manifest_hash=self.manifest_hash,
+            kind="model",
+            context=ModelContext(invocation_id=self._invocation(identity)),
+        )
+
+    def tool(
+        self, step: int, index: int, *, call_id: str, tool_name: str, target: Target, arguments: JsonObject
+    ) -> ToolIntent:
+        """Call ``index`` of a step's answer. The model's own call id may come twice, so it is not the identity."""
+        return ToolIntent(
+            effect_id=effect_id(self.turn_id, self.segment, "tool", f"step-{step}/{index}"),
+            session_id=self.session_id,
+            turn_id=self.turn_id,
+            agent_id=self.agent_id,
+            manifest_hash=self.manifest_hash,
+            kind="tool",
+            tool_name=tool_name,
+            target=target,
+            input=arguments,
+            context=ToolContext(
+                call_id=call_id, invocation_id=self._invocation(f"step-{step}.{index}"), step_id=self.step_id(step)
+            ),
+        )
+
+    def _invocation(self, identity: str) -> str:
+        return f"{self.turn_id}.{self.segment}.{identity}"
+
+
+def _agent_of(start: TurnStart) -> str:
+    return start.agent.id if start.agent else "agent"

@@ -1,0 +1,130 @@
+"""The journal: every effect is written down before it runs, and never runs twice (Harness API v5, section 4).
+
+recorded in this segment → its value        intent → completed → its value
+intent → pending | uncertain → Held         intent → execute → run → outcome → the value that core recorded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pod_host.contract.base import Json, JsonObject
+from pod_host.contract.effects import (
+    IntentParams,
+    IntentResult,
+    ModelIntent,
+    OutcomeParams,
+    OutcomeResult,
+    ToolIntent,
+)
+from pod_host.contract.turn_start import RecordedOutcome
+from pod_host.turn.endings import TurnThrown
+from pod_host.turn.requests import LimitExceeded, Requests
+from pod_host.turn.stop import IN_HAND
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """Core said ``execute``. ``traceparent``: the call's own span context, when core gave one. ``rejoin``: a previous
+    owner left the call at a gate; the same key and body join it."""
+
+    effect_id: str
+    traceparent: str | None
+    rejoin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The effect ran, or surely did not: ``value`` is its outcome."""
+
+    value: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """What became of the effect could not be learned, and why."""
+
+    error: str
+
+
+Fate: TypeAlias = Known | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """``value``: what core recorded, which may differ from what was reported (it redacts its own tokens).
+    ``replayed``: nothing ran here."""
+
+    value: Json
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The effect waits for a person (``pending``), or nobody knows its fate (``uncertain``): the segment stops."""
+
+    status: Literal["pending", "uncertain"]
+    effect_id: str
+
+
+class Journal:
+    def __init__(self, requests: Requests, recorded: Iterable[RecordedOutcome]) -> None:
+        self._requests = requests
+        self._recorded = {outcome.effect_id: outcome for outcome in recorded}
+
+    async def settle(
+        self,
+        intent: ModelIntent | ToolIntent,
+        request_hash: str,
+        run: Callable[[Execution], Awaitable[Fate]],
+        smaller: Callable[[Json], Json | None],
+    ) -> Settled | Held:
+        """Settle one effect, running it only if nobody did.
+
+        ``smaller`` gives a smaller form of a value that passes a limit, or None when there is none. Raises what
+        `Requests.ask` raises; TurnThrown ``effect_drift`` when the recorded effect asked for something else.
+        """
+        recorded = self._recorded.get(intent.effect_id)
+        if recorded is not None:
+            if recorded.request_hash != request_hash:
+                raise TurnThrown("effect_drift", f"{intent.effect_id} was recorded with another request")
+            return Settled(recorded.outcome.get("value"), replayed=True)
+        answer: IntentResult = await self._requests.ask(
+            "effect.intent", IntentParams(run_id=self._requests.run_id, effect=intent, request_hash=request_hash)
+        )
+        if answer.status == "completed":
+            return Settled(_value(intent.effect_id, answer.outcome), replayed=True)
+        if answer.status != "execute":
+            return Held(answer.status, intent.effect_id)
+        fate = await run(Execution(intent.effect_id, answer.traceparent, answer.rejoin))
+        return await self._report(intent.effect_id, fate, smaller)
+
+    async def _report(self, effect_id: str, fate: Fate, smaller: Callable[[Json], Json | None]) -> Settled | Held:
+        while True:
+            try:
+                answer: OutcomeResult = await self._requests.ask(
+                    "effect.outcome", self._params(effect_id, fate), IN_HAND
+                )
+                break
+            except LimitExceeded:
+                shrunk = smaller(fate.value) if isinstance(fate, Known) else None
+                if shrunk is None:
+                    raise
+                fate = Known(shrunk)
+        if answer.status == "uncertain":
+            return Held("uncertain", effect_id)
+        return Settled(_value(effect_id, answer.outcome), replayed=False)
+
+    def _params(self, effect_id: str, fate: Fate) -> OutcomeParams:
+        run_id = self._requests.run_id
+        if isinstance(fate, Known):
+            return OutcomeParams(run_id=run_id, effect_id=effect_id, value=fate.value)
+        return OutcomeParams(run_id=run_id, effect_id=effect_id, error=fate.error)
+
+
+def _value(effect_id: str, outcome: JsonObject | None) -> Json:
+    if outcome is None:
+        raise TurnThrown("invalid", f"{effect_id} is answered as completed, without an outcome")
+    return outcome.get("value")

@@ -1,0 +1,78 @@
+"""The agent loop: ask the model, run the tools it calls, again, until it answers.
+
+A decider like any other could be: it holds nothing but the parts that every decider needs (model calls, tool calls, the
+transcript), and they know nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from pod_host import limits
+from pod_host.contract.canonical import canonical
+from pod_host.contract.transcript import CandidateEntry, Entry, FinalEntry, ToolResultsEntry
+from pod_host.turn.identity import Identities
+from pod_host.turn.model_calls import ModelCalls
+from pod_host.turn.prompt import instructions_item
+from pod_host.turn.stop import Stop
+from pod_host.turn.tool_calls import ToolCalls
+from pod_host.turn.transcripts import SegmentTranscript
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The turn is done; ``output`` is its result. ``steps``: of the turn, over all its segments."""
+
+    output: str
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Yields:
+    """The turn goes on in a new segment."""
+
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLoop:
+    """``system``: the system text. ``steps``: how many the turn had when the segment began."""
+
+    ids: Identities
+    models: ModelCalls
+    tools: ToolCalls
+    transcript: SegmentTranscript
+    stop: Stop
+    system: str
+    steps: int
+
+    async def run(self, inputs: list[Entry]) -> Answered | Yields:
+        """The segment. Raises what model and tool calls raise: Stopped, Waits, TurnFailure."""
+        began = asyncio.get_running_loop().time()
+        head = [canonical(instructions_item(self.system))] if self.system else []
+        for entry in inputs:
+            self.transcript.append(entry)
+        step = self.steps
+        while True:
+            self.stop.check()
+            step += 1
+            place = {"turn_id": self.ids.turn_id, "step_id": self.ids.step_id(step)}
+            candidate = await self.models.answer(step, head + self.transcript.prompt_pieces())
+            self.transcript.append(CandidateEntry(kind="candidate", candidate=candidate.wire, **place).wire())
+            if not candidate.calls:
+                self.transcript.append(FinalEntry(kind="final", output=candidate.text, **place).wire())
+                return Answered(candidate.text, step)
+            results = await self.tools.run_step(step, candidate.calls)
+            self.transcript.append(ToolResultsEntry(kind="tool-results", results=results, **place).wire())
+            if self._is_long(step, asyncio.get_running_loop().time() - began):
+                return Yields(step)
+
+    def _is_long(self, step: int, seconds: float) -> bool:
+        """Whether the segment should end at this boundary. Time is no replayed fact, and need not be: a segment that ran
+        again and goes on past this boundary asks for effects that nobody has asked for."""
+        return (
+            step - self.steps >= limits.YIELD_STEPS
+            or seconds >= limits.YIELD_SECONDS
+            or self.transcript.added_bytes >= limits.YIELD_BYTES
+        )

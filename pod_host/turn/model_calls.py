@@ -1,0 +1,149 @@
+"""The one place where a model call is about to run: hash → intent → gate → outcome, and again after a failure that may
+pass (Harness API v5, sections 4 and 5)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from functools import partial
+
+from pod_host import limits
+from pod_host.contract.base import Json, JsonObject
+from pod_host.contract.canonical import canonical, canonical_array, canonical_object, sha256_hex
+from pod_host.contract.effects import ModelIntent
+from pod_host.contract.model_call import MODEL_CALLS_PATH, ModelFailure
+from pod_host.contract.turn_start import TurnStart
+from pod_host.errors import ContractViolation, GateRefusal, GateUnavailable
+from pod_host.turn.candidates import Candidate, read_candidate
+from pod_host.turn.endings import Stopped, TurnFailure, TurnThrown, Waits
+from pod_host.turn.identity import Identities
+from pod_host.turn.journal import Execution, Fate, Held, Journal, Known, Settled
+from pod_host.turn.ports import GatePort, RunPort
+from pod_host.turn.stop import Stop
+
+_GATE_CODES = {400: "invalid_request", 401: "auth", 409: "invalid_request"}
+_CANCELS = frozenset({"cancel", "deadline", "failure"})  # else the gate call runs on, for the next owner to join
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCalls:
+    """Model calls of one segment. ``tools``: the offered tools, canonical JSON of an array."""
+
+    ids: Identities
+    start: TurnStart
+    tools: bytes
+    journal: Journal
+    gates: GatePort
+    run: RunPort
+    stop: Stop
+
+    async def answer(self, step: int, prompt: list[bytes]) -> Candidate:
+        """The model's answer to ``prompt`` (canonical pieces, in order), for step ``step``.
+
+        Raises TurnFailure ``model.<code>`` when it cannot be had, Waits when the call's fate is not known.
+        """
+        call = canonical_object(
+            {
+                "executionId": canonical(self.start.checkpoint.session_id),
+                "prompt": canonical_array(prompt),
+                "tools": self.tools,
+            }
+        )
+        attempt = 1
+        while True:
+            settled = await self._settle(self.ids.model(step, attempt), call)
+            failure = _failure(settled.value)
+            if failure is None:
+                candidate = read_candidate(settled.value)
+                if candidate is None:
+                    raise TurnFailure("model.invalid_output", "The Model Gate's answer is no candidate")
+                return candidate
+            if not failure.retryable or attempt == limits.MODEL_ATTEMPTS:
+                raise TurnFailure(f"model.{failure.code}", failure.message)
+            if not settled.replayed:
+                await self.stop.race(partial(asyncio.sleep, _wait_seconds(failure, attempt)))
+            attempt += 1
+
+    async def _settle(self, intent: ModelIntent, call: bytes) -> Settled:
+        members = {name: canonical(value) for name, value in intent.wire().items()}
+        request_hash = await _digest(canonical_object({**members, "input": call}))
+        body = canonical_object(
+            {
+                "call": call,
+                "effectId": members["effectId"],
+                "invocationId": canonical(intent.context.invocation_id),
+            }
+        )
+        settled = await self.journal.settle(intent, request_hash, partial(self._send, body), _smaller)
+        if isinstance(settled, Held):
+            raise Waits("waiting" if settled.status == "pending" else "uncertain", [settled.effect_id])
+        return settled
+
+    async def _send(self, body: bytes, execution: Execution) -> Fate:
+        most = self.start.limits.model_call_bytes
+        if len(body) > most:
+            text = f"The model call holds {len(body)} bytes, more than the limit modelCallBytes of {most}"
+            return Known(_failed("context_overflow", text, retryable=False))
+        try:
+            answer = await self.stop.race(partial(self._post, body, execution))
+        except Stopped as stopped:
+            if stopped.reason in _CANCELS:
+                await self.gates.cancel(MODEL_CALLS_PATH, key=execution.effect_id, token=lambda: self.run.token)
+            raise
+        except GateUnavailable as fault:
+            return Known(_failed("transient", f"The Model Gate did not answer: {fault}", retryable=True))
+        except GateRefusal as refusal:
+            if refusal.code == "run_stale":
+                self.stop.stop("ownership.lost", refusal.message)
+                raise Stopped("ownership.lost") from refusal
+            code = _GATE_CODES.get(refusal.status, "transient")
+            return Known(_failed(code, f"The Model Gate refused the call: {refusal}", retryable=code == "transient"))
+        if "outcome" not in answer:
+            return Known(_failed("transient", "The Model Gate's answer holds no outcome", retryable=False))
+        return Known(answer["outcome"])
+
+    async def _post(self, body: bytes, execution: Execution) -> JsonObject:
+        trace = self.start.trace
+        return await self.gates.call(
+            MODEL_CALLS_PATH,
+            body,
+            key=execution.effect_id,
+            token=lambda: self.run.token,
+            traceparent=execution.traceparent or (trace.traceparent if trace else None),
+        )
+
+
+def _failed(code: str, message: str, *, retryable: bool) -> JsonObject:
+    return {"kind": "failed", "code": code, "message": message, "retryable": retryable}
+
+
+def _failure(value: Json) -> ModelFailure | None:
+    if not isinstance(value, dict) or value.get("kind") != "failed":
+        return None
+    try:
+        return ModelFailure.read(value)
+    except ContractViolation as fault:
+        raise TurnThrown("invalid", str(fault)) from fault
+
+
+def _smaller(value: Json) -> Json | None:
+    """An answer that passes ``recordEntryBytes`` cannot be recorded, nor cut: it would be another answer."""
+    if isinstance(value, dict) and value.get("kind") == "failed":
+        return None
+    return _failed("invalid_output", "The model's answer is larger than an entry of the record may be", retryable=False)
+
+
+def _wait_seconds(failure: ModelFailure, attempt: int) -> float:
+    """Before the next attempt: what the provider asks for, else doubled each time, with full jitter on its half."""
+    if failure.retry_after_ms is not None:
+        return min(max(failure.retry_after_ms, 0) / 1000, limits.MODEL_RETRY_MOST_SECONDS)
+    wait = limits.MODEL_RETRY_FIRST_SECONDS * 2.0 ** (attempt - 1)
+    return min(wait, limits.MODEL_RETRY_MOST_SECONDS) * random.uniform(0.5, 1.0)
+
+
+async def _digest(text: bytes) -> str:
+    """hashlib frees the interpreter's lock, so that a large call is hashed beside the event loop."""
+    if len(text) <= limits.LOOP_PIECE_BYTES:
+        return sha256_hex(text)
+    return await asyncio.to_thread(sha256_hex, text)

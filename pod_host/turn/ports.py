@@ -1,0 +1,56 @@
+"""What a turn is given: its run, the gates, a sandbox. Protocols: `client.Run` and `client.Gates` fit them as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pod_host.contract.base import JsonObject, Sent
+from pod_host.contract.work import RunGrant
+from pod_host.sandbox.outcomes import Outcome
+
+
+class RunPort(Protocol):
+    """One leased run, on the connection that leased it."""
+
+    @property
+    def grant(self) -> RunGrant: ...
+
+    @property
+    def token(self) -> str:
+        """The current run token; it changes with renewals, so read it for every call."""
+        ...
+
+    async def request(self, method: str, params: Sent) -> Any:
+        """The method's result model. Raises RuntimeRefusal; ChannelClosed when the connection went."""
+        ...
+
+
+class GatePort(Protocol):
+    async def call(
+        self, path: str, body: bytes, *, key: str, token: Callable[[], str], traceparent: str | None = None
+    ) -> JsonObject:
+        """POST; a lost hop is sent again under the same key. Raises GateRefusal or GateUnavailable."""
+        ...
+
+    async def cancel(self, path: str, *, key: str, token: Callable[[], str]) -> None:
+        """Tell the gate to stop the call under ``key``. Bounded, never raises."""
+        ...
+
+
+class SandboxCall(Protocol):
+    """One tool call that was handed to the sandbox."""
+
+    async def outcome(self) -> Outcome:
+        """How it ended. Raises SandboxError when it could not run, WorkerLost when what it did is unknown."""
+        ...
+
+    def abort(self) -> None:
+        """Kill it, with all that it started; `outcome` then gives what there is, exit code 130."""
+        ...
+
+
+class SandboxPort(Protocol):
+    """The sandbox of one session. Calls are ordered among themselves as they are started."""
+
+    def start(self, tool: str, input: JsonObject, *, traceparent: str | None) -> SandboxCall: ...

@@ -1,0 +1,101 @@
+"""Tool results that fit: every outcome and the step's one entry stay within the record's limits (sections 4 and 5b)."""
+
+from __future__ import annotations
+
+from pod_host import limits
+from pod_host.contract.base import Json, JsonObject
+from pod_host.contract.effects import tool_failure
+from pod_host.contract.encoding import encode
+
+_SHORTEST = 64  # characters that a cut text keeps at least: below that it says nothing
+_NOTE = 80  # characters that the note takes in a cut text: a text so little too long would only grow
+_ENVELOPE = 512 + 2 * 256  # bytes of a result beside its payload: members' names, the call's id and name
+
+
+def share_bytes(record_entry_bytes: int, calls: int) -> int:
+    """What the outcome of one of a step's ``calls`` calls may hold, as JSON: equal shares, whatever ends first."""
+    entry = min(limits.STEP_RESULT_BYTES, record_entry_bytes - limits.ENTRY_ENVELOPE_BYTES)
+    return max(entry // max(calls, 1) - _ENVELOPE, _ENVELOPE)
+
+
+def json_bytes(value: Json) -> int:
+    return len(encode(value))
+
+
+def fit(value: Json, most_bytes: int) -> Json:
+    """``value``, an outcome, in at most ``most_bytes`` of JSON: as it is, with its long texts cut in their middle, or,
+    when that is not enough, as the failure ``tool.result-too-large``."""
+    size = json_bytes(value)
+    if size <= most_bytes:
+        return value
+    length = min(_longest(value), most_bytes)
+    while length >= _SHORTEST:
+        shorter = _cut_texts(value, length)
+        if json_bytes(shorter) <= most_bytes:
+            return _marked(shorter)
+        length = length * 3 // 4
+    return tool_failure(
+        "tool.result-too-large",
+        f"The result holds {size} bytes, more than the {most_bytes} that fit here, and cannot be cut. Ask for less.",
+    )
+
+
+def smaller(value: Json) -> Json | None:
+    """The next smaller form of an outcome that was refused for its size; None when there is none."""
+    shrunk = fit(value, json_bytes(value) // 2)
+    return shrunk if json_bytes(shrunk) < json_bytes(value) else None
+
+
+def tool_result(call_id: str, tool_name: str, value: Json) -> JsonObject:
+    """An outcome's value as the ToolResult that the transcript keeps."""
+    head: JsonObject = {"callId": call_id, "toolName": tool_name}
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if kind == "failed":
+        return {**head, "kind": "failed", **_texts(value, "code", "message"), **_present(value, "retryable", "details")}
+    if kind == "denied":
+        return {**head, "kind": "denied", **_texts(value, "reason")}
+    if kind == "completed" and "output" in value:
+        return {**head, "kind": "completed", "output": value["output"], **_present(value, "files")}
+    return {**head, "kind": "completed", "output": value}
+
+
+def _texts(value: JsonObject, *names: str) -> JsonObject:
+    return {name: str(value.get(name) or "unknown") for name in names}
+
+
+def _present(value: JsonObject, *names: str) -> JsonObject:
+    return {name: value[name] for name in names if value.get(name) is not None}
+
+
+def _longest(value: Json) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return max((_longest(member) for member in value.values()), default=0)
+    if isinstance(value, list):
+        return max((_longest(item) for item in value), default=0)
+    return 0
+
+
+def _cut_texts(value: Json, length: int) -> Json:
+    if isinstance(value, str):
+        return _cut(value, length)
+    if isinstance(value, dict):
+        return {name: _cut_texts(member, length) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_cut_texts(item, length) for item in value]
+    return value
+
+
+def _cut(text: str, length: int) -> str:
+    """The first three quarters of ``length`` characters and the last quarter, and between them how many are missing."""
+    if len(text) <= length + _NOTE:
+        return text
+    head, tail = length - length // 4, length // 4
+    return f"{text[:head]}\n… [{len(text) - length} characters omitted: the result is too long] …\n{text[-tail:]}"
+
+
+def _marked(value: Json) -> Json:
+    if isinstance(value, dict) and value.get("kind") == "completed":
+        return {**value, "truncated": True}
+    return value

@@ -1,0 +1,183 @@
+"""The one place where a tool call is about to run: known? → fits its schema? → intent → run → shape → outcome.
+
+What narrows calls further (policies, hooks, approvals of our own) belongs into `ToolCalls._refusal`, before the intent:
+a refused call has no effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pod_host import limits
+from pod_host.contract.base import JsonObject
+from pod_host.contract.canonical import canonical, sha256_hex
+from pod_host.contract.effects import ToolIntent, tool_failure
+from pod_host.errors import InputIssue
+from pod_host.turn.candidates import Call
+from pod_host.turn.endings import Stopped, Waits
+from pod_host.turn.identity import Identities
+from pod_host.turn.journal import Execution, Fate, Held, Journal, Known
+from pod_host.turn.results import fit, share_bytes, smaller, tool_result
+from pod_host.turn.stop import Stop
+from pod_host.turn.toolset import Tool, Toolset
+
+_ISSUES = 10  # shown to the model of one call
+_ISSUE_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalls:
+    """Tool calls of one segment."""
+
+    ids: Identities
+    tools: Toolset
+    journal: Journal
+    stop: Stop
+    record_entry_bytes: int
+
+    async def run_step(self, step: int, calls: Sequence[Call]) -> list[JsonObject]:
+        """The results of a step's calls, in their order, within what one entry may hold.
+
+        Calls are started in their order and run beside one another. Raises Waits when some are held, Stopped, or what
+        failed the turn: each only after all calls have settled.
+        """
+        share = share_bytes(self.record_entry_bytes, min(len(calls), limits.STEP_CALLS))
+        line = _Line()
+        tasks = [
+            asyncio.create_task(self._call(step, call, line.join(alone=self._alone(call)), share)) for call in calls
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            if any(task.done() and task.exception() for task in tasks):
+                self.stop.stop("failure")
+            await asyncio.wait(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()  # those still there when the turn's own task was cancelled
+            await asyncio.gather(*tasks, return_exceptions=True)
+        _raise_worst(tasks)
+        self.stop.check()
+        settled = [task.result() for task in tasks]
+        held = [result for result in settled if isinstance(result, Held)]
+        if held:
+            raise _waits(held)
+        return [result for result in settled if not isinstance(result, Held)]
+
+    async def _call(self, step: int, call: Call, place: _Place, share: int) -> JsonObject | Held:
+        try:
+            tool = self.tools.get(call.name)
+            refusal = self._refusal(call, tool)
+            if tool is None or refusal is not None:
+                return tool_result(call.id, call.name, fit(refusal, share))
+            intent = self.ids.tool(
+                step, call.index, call_id=call.id, tool_name=call.name, target=tool.target, arguments=call.args
+            )
+            settled = await self.journal.settle(
+                intent, _hash(intent), partial(self._run, tool, call, place, share), smaller
+            )
+            if isinstance(settled, Held):
+                return settled
+            return tool_result(call.id, call.name, fit(settled.value, share))
+        finally:
+            place.settle()
+
+    def _refusal(self, call: Call, tool: Tool | None) -> JsonObject | None:
+        """Why a call has no effect at all, as an outcome's value; None when it may go on to its intent."""
+        if call.index >= limits.STEP_CALLS:
+            text = f"At most {limits.STEP_CALLS} calls run in one step; this one did not. Send it again."
+            return tool_failure("tool.too-many", text)
+        if call.cut:
+            text = "The answer ended at its length limit within this call, so it did not run. Send it again, in parts."
+            return tool_failure("tool.cut-off", text)
+        if tool is None:
+            there = ", ".join(self.tools.names)
+            text = f"There is no tool named {call.name}. " + (f"There are: {there}" if there else "There are none.")
+            return tool_failure("tool.unknown", text)
+        if not isinstance(call.args, dict):
+            issue = InputIssue(path=[], code="not_an_object", message=f"the input of {call.name} is an object")
+            return _invalid_input(call.name, [issue])
+        issues = tool.check(call.args)
+        return _invalid_input(call.name, issues) if issues else None
+
+    def _alone(self, call: Call) -> bool:
+        tool = self.tools.get(call.name)
+        return tool is not None and not tool.parallel
+
+    async def _run(self, tool: Tool, call: Call, place: _Place, share: int, execution: Execution) -> Fate:
+        await place.turn()
+        if self.stop.reason is not None:
+            return Known(tool_failure("tool.interrupted", "The call was not started: the turn was being stopped."))
+        # A call is handed over before its first wait, so the next one starts once this task has come to that.
+        asyncio.get_running_loop().call_soon(place.start)
+        fate = await tool.run(call.args, execution)
+        return Known(fit(fate.value, share)) if isinstance(fate, Known) else fate
+
+
+class _Line:
+    """The order of a step's calls: each starts after those before it have started (or settled without)."""
+
+    def __init__(self) -> None:
+        self._last: _Place | None = None
+
+    def join(self, *, alone: bool) -> _Place:
+        """``alone``: the call runs beside no other of its step."""
+        self._last = _Place(self._last, alone=alone)
+        return self._last
+
+
+class _Place:
+    def __init__(self, before: _Place | None, *, alone: bool) -> None:
+        self._before = before
+        self._alone = alone
+        self._started = asyncio.Event()
+        self._settled = asyncio.Event()
+
+    async def turn(self) -> None:
+        """Wait until the call may start."""
+        before = self._before
+        while before is not None:
+            await (before._settled if self._alone or before._alone else before._started).wait()
+            before = before._before
+
+    def start(self) -> None:
+        self._started.set()
+
+    def settle(self) -> None:
+        """The call is over, or will not start."""
+        self._started.set()
+        self._settled.set()
+
+
+def _hash(intent: ToolIntent) -> str:
+    return sha256_hex(canonical(intent.wire()))
+
+
+def _waits(held: Sequence[Held]) -> Waits:
+    pending = [effect.effect_id for effect in held if effect.status == "pending"]
+    return Waits("waiting", pending) if pending else Waits("uncertain", [effect.effect_id for effect in held])
+
+
+def _raise_worst(tasks: Sequence[asyncio.Task[JsonObject | Held]]) -> None:
+    """What failed the step, before what was only stopped for it."""
+    faults = [fault for task in tasks if (fault := task.exception()) is not None]
+    for fault in sorted(faults, key=lambda fault: isinstance(fault, Stopped)):
+        raise fault
+
+
+def _invalid_input(name: str, issues: Sequence[InputIssue]) -> JsonObject:
+    shown = [
+        {
+            "path": [part[:_ISSUE_CHARACTERS] if isinstance(part, str) else part for part in issue["path"]],
+            "code": issue["code"],
+            "message": issue["message"][:_ISSUE_CHARACTERS],
+        }
+        for issue in issues[:_ISSUES]
+    ]
+    told = "; ".join(f"{'.'.join(map(str, issue['path'])) or 'input'}: {issue['message']}" for issue in shown)
+    return {
+        **tool_failure("tool.invalid-input", f"{name} did not run, its input does not fit: {told}"),
+        "details": {"phase": "input", "issues": shown},
+    }

@@ -1,0 +1,66 @@
+"""The tools of a turn: what the model is offered, and what runs when it calls one. Providers bring them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pod_host.contract.base import JsonObject
+from pod_host.contract.canonical import canonical, canonical_array
+from pod_host.contract.effects import Target
+from pod_host.contract.model_call import ToolDefinition
+from pod_host.errors import InputIssue
+from pod_host.turn.journal import Execution, Fate
+from pod_host.turn.log import tell
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """``target``: what runs it, by identity. ``parallel``: whether its calls may run beside others of their step; if
+    not, a call waits for those before it, and those after it wait. ``check``: what in the arguments does not fit.
+    ``run``: called once core said ``execute``; a problem is a failed value, only an unknown fate is `Unknown`."""
+
+    name: str
+    description: str
+    input_schema: JsonObject
+    target: Target
+    parallel: bool
+    check: Callable[[JsonObject], Sequence[InputIssue]]
+    run: Callable[[JsonObject, Execution], Awaitable[Fate]]
+
+
+class ToolProvider(Protocol):
+    def tools(self) -> Iterable[Tool]:
+        """In the order in which the model is offered them: the same for the same turn, always."""
+        ...
+
+
+class Toolset:
+    """All tools of a turn. Of two with one name the first provider's stays; the other is left out, and the log says so."""
+
+    def __init__(self, providers: Iterable[ToolProvider]) -> None:
+        self._tools: dict[str, Tool] = {}
+        for provider in providers:
+            for tool in provider.tools():
+                if tool.name in self._tools:
+                    tell(logging.WARNING, "tool.left_out", tool=tool.name, why="another tool has its name")
+                else:
+                    self._tools[tool.name] = tool
+
+    def get(self, name: str) -> Tool | None:
+        return self._tools.get(name)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._tools)
+
+    def definitions(self) -> bytes:
+        """``tools`` of a ModelCall, as canonical JSON."""
+        return canonical_array(
+            canonical(
+                ToolDefinition(name=tool.name, description=tool.description, input_schema=tool.input_schema).wire()
+            )
+            for tool in self._tools.values()
+        )

@@ -1,0 +1,174 @@
+"""One segment of one turn, from TurnStart to its output (Harness API v5, sections 3 to 8)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from pod_host.contract.output import TurnOutput
+from pod_host.contract.transcript import TranscriptReadResult
+from pod_host.contract.turn_start import AgentSandbox, TurnStart
+from pod_host.contract.work import CancelReason, RunParams
+from pod_host.errors import PodHostError
+from pod_host.turn.endings import Ending, Stopped, TurnFailure, TurnThrown, Waits
+from pod_host.turn.identity import Identities
+from pod_host.turn.inputs import input_entries
+from pod_host.turn.journal import Journal
+from pod_host.turn.log import tell
+from pod_host.turn.loop import AgentLoop, Answered
+from pod_host.turn.model_calls import ModelCalls
+from pod_host.turn.ports import GatePort, RunPort, SandboxPort
+from pod_host.turn.prompt import system_text
+from pod_host.turn.reporting import Reporter, Taken, released
+from pod_host.turn.requests import Requests
+from pod_host.turn.sandbox_tools import SandboxTools
+from pod_host.turn.state import state_of, steps_before
+from pod_host.turn.stop import Stop
+from pod_host.turn.tool_calls import ToolCalls
+from pod_host.turn.toolset import ToolProvider, Toolset
+from pod_host.turn.transcripts import SegmentTranscript, TranscriptCache
+
+
+class Turn:
+    """``sandbox`` None: no sandbox tools are offered. ``notes``: the host's sentences for the model, the same for the
+    whole segment. Make it within the event loop; `run` it once."""
+
+    def __init__(
+        self,
+        *,
+        run: RunPort,
+        start: TurnStart,
+        gates: GatePort,
+        sandbox: SandboxPort | None,
+        transcripts: TranscriptCache,
+        notes: Sequence[str],
+    ) -> None:
+        self._run = run
+        self._start = start
+        self._gates = gates
+        self._sandbox = sandbox
+        self._transcripts = transcripts
+        self._notes = tuple(notes)
+        self._stop = Stop()
+        self._requests = Requests(run, self._stop)
+        self._ids = Identities.of(start)
+        state = start.checkpoint.state
+        self._reporter = Reporter(self._requests, state_of(self._ids.turn_id, 0) if state is None else state)
+        self._transcript: SegmentTranscript | None = None
+
+    def stop(self, reason: CancelReason, message: str | None = None) -> None:
+        """Stop the turn, as core's ``cancel`` says. Idempotent; `run` then ends."""
+        self._stop.stop(reason, message)
+
+    async def run(self) -> Ending:
+        """Run the segment to its end. A bug of ours ends it as ``thrown``, so nothing is raised but a cancellation of
+        the task that runs it."""
+        session_id = self._ids.session_id
+        taken: Taken | None = None
+        try:
+            ended = await self._reporter.report(await self._output())
+            if isinstance(ended, Taken):
+                taken = ended
+                return ended.ending
+            return ended
+        except Stopped as stopped:
+            return released(stopped.reason)
+        finally:
+            kept = taken is not None and taken.status in ("completed", "yielded")
+            if kept and taken is not None and taken.cursor is not None and self._transcript is not None:
+                self._transcripts.put(session_id, taken.cursor, self._transcript)
+            else:
+                self._transcripts.drop(session_id)
+
+    async def _output(self) -> TurnOutput:
+        """The segment's output. Raises Stopped when none is to be sent."""
+        try:
+            return await self._segment()
+        except Stopped as stopped:
+            if stopped.reason not in ("cancel", "deadline"):
+                raise
+            return self._reporter.cancelled()
+        except Waits as waits:
+            return TurnOutput(
+                run_id=self._requests.run_id,
+                status=waits.status,
+                state=self._reporter.state,
+                effect_ids=waits.effect_ids,
+            )
+        except TurnFailure as failure:
+            return self._reporter.failed(failure)
+        except PodHostError as fault:
+            tell(logging.ERROR, "turn.thrown", fault=fault, code=fault.code)
+            return self._reporter.failed(TurnThrown(fault.code, str(fault)))
+        except Exception as bug:  # noqa: BLE001 - a bug ends this turn, told to core and the log, not the host
+            tell(logging.ERROR, "turn.thrown", fault=bug, code="internal")
+            return self._reporter.failed(TurnThrown("internal", f"{type(bug).__name__}: {bug}"))
+
+    async def _segment(self) -> TurnOutput:
+        start = self._start
+        if start.engine != "agent":
+            raise TurnFailure("engine.unsupported", f"This harness runs agent turns only, not engine {start.engine!r}")
+        inputs = input_entries(start.checkpoint.input, self._ids.turn_id)
+        self._transcript = transcript = await self._read_transcript()
+        end = await self._loop(transcript).run(inputs)
+        output = TurnOutput(
+            run_id=self._requests.run_id,
+            status="yielded",
+            state=state_of(self._ids.turn_id, end.steps),
+            transcript=transcript.updates(start.limits.record_entry_bytes),
+        )
+        if isinstance(end, Answered):
+            return output.model_copy(update={"status": "completed", "output": end.output})
+        return output
+
+    async def _read_transcript(self) -> SegmentTranscript:
+        cached = self._transcripts.get(self._ids.session_id, self._start.transcript.cursor, self._ids.turn_id)
+        if cached is not None:
+            return cached
+        answer: TranscriptReadResult = await self._requests.ask(
+            "transcript.read", RunParams(run_id=self._requests.run_id)
+        )
+        return await SegmentTranscript.encode(answer.entries, self._ids.turn_id)
+
+    def _loop(self, transcript: SegmentTranscript) -> AgentLoop:
+        start, stop = self._start, self._stop
+        workspace = self._workspace()
+        tools = Toolset(self._providers(workspace))
+        journal = Journal(self._requests, start.outcomes)
+        return AgentLoop(
+            ids=self._ids,
+            models=ModelCalls(
+                ids=self._ids,
+                start=start,
+                tools=tools.definitions(),
+                journal=journal,
+                gates=self._gates,
+                run=self._run,
+                stop=stop,
+            ),
+            tools=ToolCalls(
+                ids=self._ids,
+                tools=tools,
+                journal=journal,
+                stop=stop,
+                record_entry_bytes=start.limits.record_entry_bytes,
+            ),
+            transcript=transcript,
+            stop=stop,
+            system=system_text(start, workspace=workspace, notes=self._notes),
+            steps=steps_before(start.checkpoint.state, self._ids.turn_id, transcript.entries),
+        )
+
+    def _workspace(self) -> str | None:
+        """Where commands start; None when the session has no sandbox, or we were given none to run them in."""
+        agent = self._start.agent
+        if self._sandbox is None:
+            return None
+        if agent is not None and agent.sandbox is not None:
+            return agent.sandbox.workspace
+        return AgentSandbox().workspace if self._start.routing.sandbox is not None else None
+
+    def _providers(self, workspace: str | None) -> Iterator[ToolProvider]:
+        if self._sandbox is not None and workspace is not None:
+            trace = self._start.trace
+            yield SandboxTools(self._sandbox, workspace, trace.traceparent if trace else None, self._stop)
