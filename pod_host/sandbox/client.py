@@ -1,0 +1,277 @@
+"""The host's side of the sandbox: one object that keeps a worker alive, and one for each call in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pod_host.errors import ConfinementMissing, SandboxError, WorkerLost
+from pod_host.sandbox import kernel
+from pod_host.sandbox.frames import Header
+from pod_host.sandbox.outcomes import Completed, Failed, Outcome
+from pod_host.sandbox.process import WorkerProcess
+from pod_host.sandbox.requests import Request, encode_request
+from pod_host.sandbox.tags import TagSpace
+
+_START_SECONDS: Final = 30.0  # from exec to the worker's hello, on a machine that has other things to do
+_STOP_SECONDS: Final = 5.0  # for a worker to kill what it started, before it is killed itself
+_BACKOFF_FIRST_SECONDS: Final = 0.1
+_BACKOFF_MOST_SECONDS: Final = 5.0
+_BACKOFF_RESET_SECONDS: Final = 10.0  # alive for so long: the next death is a new one
+
+
+@dataclass(frozen=True)
+class SandboxConfig:
+    """``home`` is the commands' HOME; ``spool`` keeps whole outputs. ``denied`` paths are hidden from the worker and all
+    commands, but for ``allowed`` paths below them. ``uid``: what a worker started as root becomes. ``landlock_abi``: use
+    no more than this ABI has. ``require``: of {"files", "signals"}, what must hold, or ``start`` fails."""
+
+    workspace: Path
+    home: Path
+    skills: Path
+    spool: Path
+    denied: tuple[Path, ...] = ()
+    allowed: tuple[Path, ...] = ()
+    uid: int | None = None
+    landlock_abi: int | None = None
+    require: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """``abi``: the Landlock ABI in force, 0 when there is none. ``held``: of {"files", "signals"}, what the kernel
+    holds. ``exposed``: a sentence for each thing that stays open."""
+
+    abi: int
+    held: frozenset[str]
+    exposed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SandboxProcess:
+    pid: int
+    command: str
+    session: str  # empty when it cannot be known any more
+
+
+@dataclass(frozen=True)
+class Report:
+    """What lives in the sandbox. Without a worker only ``alive`` says anything."""
+
+    alive: bool
+    pid: int = 0
+    zygote: int | None = None
+    uid: int = 0
+    abi: int = 0
+    processes: tuple[SandboxProcess, ...] = ()
+
+
+class Pending:
+    """A call that was submitted."""
+
+    def __init__(self, sandbox: Sandbox, identifier: int) -> None:
+        self._sandbox = sandbox
+        self._identifier = identifier
+        self._future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        # A call that nobody waits for any more may fail in silence.
+        self._future.add_done_callback(lambda future: future.cancelled() or future.exception())
+
+    async def outcome(self) -> Outcome:
+        """How it ended. Raises ``WorkerLost``: what it did is unknown. Cancelling the waiting task aborts the call."""
+        try:
+            return await asyncio.shield(self._future)
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        """Kills what runs for the call. ``outcome()`` then gives what there is; a command's exit code is 130."""
+        if not self._future.done():
+            self._sandbox._post({"abort": self._identifier})
+
+    def _settle(self, outcome: Outcome) -> None:
+        if not self._future.done():
+            self._future.set_result(outcome)
+
+    def _fail(self, error: SandboxError) -> None:
+        if not self._future.done():
+            self._future.set_exception(error)
+
+
+class Sandbox:
+    """Files and commands behind the worker. ``start`` before all else; ``stop`` ends every command."""
+
+    def __init__(self, config: SandboxConfig) -> None:
+        self._config = config
+        self._confinement: Confinement | None = None
+        self._identifiers = itertools.count(1)
+        self._pending: dict[int, Pending] = {}
+        self._held: list[tuple[Header, bytes]] = []  # submitted while no worker was there
+        self._worker: WorkerProcess | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._hello: asyncio.Future[Header] | None = None
+        self._lost = asyncio.Event()
+        self._lost_reason = ""
+        self._stopped = False
+
+    @property
+    def confinement(self) -> Confinement:
+        """What holds commands in. Known once ``start`` has returned; raises ``SandboxError`` before."""
+        if self._confinement is None:
+            raise SandboxError("The sandbox was not started.")
+        return self._confinement
+
+    async def start(self) -> None:
+        """Raises ``ConfinementMissing``, or ``SandboxError`` with one line that says what is wrong."""
+        kernel.become_subreaper()  # for the day the worker dies: what it leaves comes to us
+        await self._start_worker()
+        self._keeper = asyncio.create_task(self._keep(), name="sandbox worker")
+
+    async def stop(self) -> None:
+        """Kills every command, and ends the worker. Calls in flight fail with ``WorkerLost``."""
+        self._stopped = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeper
+        await self._end_worker()
+        self._fail_all("it was stopped")
+
+    def submit(self, request: Request) -> Pending:
+        """Queues a call at once, in the order of submission."""
+        if self._stopped:
+            raise SandboxError("The sandbox is stopped.")
+        return self._submit(*encode_request(request))
+
+    async def report(self) -> Report:
+        if self._worker is None:
+            return Report(alive=False)
+        try:
+            outcome = await self._submit({"do": "report"}, b"").outcome()
+        except WorkerLost:
+            return Report(alive=False)
+        assert isinstance(outcome, Completed)
+        said = outcome.output
+        processes = tuple(SandboxProcess(*process) for process in said["processes"])
+        return Report(True, said["pid"], said["zygote"], said["uid"], said["abi"], processes)
+
+    def _submit(self, header: Header, body: bytes) -> Pending:
+        identifier = next(self._identifiers)
+        pending = self._pending[identifier] = Pending(self, identifier)
+        self._post({"id": identifier, **header}, body)
+        return pending
+
+    def _post(self, header: Header, body: bytes = b"") -> None:
+        if self._worker is None:
+            self._held.append((header, body))
+        else:
+            self._worker.connection.send(header, body)
+
+    # --- the worker's life ------------------------------------------------------------------------------------------
+
+    async def _start_worker(self) -> None:
+        config = self._config
+        self._hello = asyncio.get_running_loop().create_future()
+        self._lost.clear()
+        worker = await WorkerProcess.start(
+            {
+                "workspace": str(config.workspace),
+                "home": str(config.home),
+                "skills": str(config.skills),
+                "spool": str(config.spool),
+                "denied": [str(path) for path in config.denied],
+                "allowed": [str(path) for path in config.allowed],
+                "uid": config.uid,
+                "landlock_abi": config.landlock_abi,
+            },
+            self._received,
+            self._connection_lost,
+        )
+        try:
+            hello = await asyncio.wait_for(self._hello, _START_SECONDS)
+            worker.space = _tag_space(hello)
+            self._confinement = Confinement(hello["abi"], frozenset(hello["held"]), tuple(hello["exposed"]))
+            missing = config.require - self._confinement.held
+            if missing:
+                raise ConfinementMissing(
+                    f"Required of the kernel and missing: {', '.join(sorted(missing))}. "
+                    + " ".join(self._confinement.exposed)
+                )
+        except TimeoutError as error:
+            await worker.end(0)
+            raise SandboxError(f"The worker did not answer within {_START_SECONDS:g} s.") from error
+        except BaseException:  # a cancelled start leaves no process either
+            await worker.end(_STOP_SECONDS)
+            raise
+        self._worker = worker
+        held, self._held = self._held, []
+        for header, body in held:
+            worker.connection.send(header, body)
+
+    async def _keep(self) -> None:
+        """Waits for the worker's death, again and again, and starts another."""
+        backoff = _BACKOFF_FIRST_SECONDS
+        while True:
+            began = time.monotonic()
+            await self._lost.wait()
+            await self._end_worker()
+            if time.monotonic() - began >= _BACKOFF_RESET_SECONDS:
+                backoff = _BACKOFF_FIRST_SECONDS
+            while self._worker is None:
+                await asyncio.sleep(backoff)
+                backoff = min(2 * backoff, _BACKOFF_MOST_SECONDS)
+                try:
+                    await self._start_worker()
+                except (SandboxError, OSError) as error:
+                    self._fail_all(str(error))
+
+    async def _end_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.end(_STOP_SECONDS)
+
+    def _connection_lost(self, reason: str) -> None:
+        if self._hello is not None and not self._hello.done():
+            self._hello.set_exception(SandboxError(f"The worker could not start: {reason}."))
+            return
+        if self._worker is not None:
+            self._fail_all(reason)
+        self._lost.set()
+
+    def _fail_all(self, reason: str) -> None:
+        pending, self._pending = self._pending, {}
+        self._held.clear()
+        for call in pending.values():
+            call._fail(WorkerLost(f"The sandbox's worker is gone ({reason}); what the call did is not known."))
+
+    def _received(self, header: Header, body: memoryview) -> None:
+        if "hello" in header or "fatal" in header:
+            if self._hello is not None and not self._hello.done():
+                if "hello" in header:
+                    self._hello.set_result(header["hello"])
+                else:
+                    self._hello.set_exception(SandboxError(header["fatal"]))
+            return
+        pending = self._pending.pop(header["id"], None)
+        if pending is not None:
+            pending._settle(_outcome(header, body))
+
+
+def _outcome(header: Header, body: memoryview) -> Outcome:
+    match header["outcome"]:
+        case "failed":
+            return Failed(header["code"], header["message"])
+        case "bytes":
+            return Completed({**header["output"], "bytes": bytes(body)})
+        case _:
+            return Completed(header["output"])
+
+
+def _tag_space(hello: Header) -> TagSpace:
+    base, width, realm, rss, locks = hello["tags"]
+    return TagSpace(base, width, realm, (rss, locks))

@@ -1,0 +1,111 @@
+"""The bytes between host and worker: frames on a stream socket, a small JSON header and a raw body.
+
+    4 bytes length of the header, 8 bytes length of the body (big-endian), header, body
+
+What may be large is never JSON: long strings of a header travel in the body, one after another, so that neither side
+parses or escapes megabytes in one go. JSON is the standard library's: it keeps half a surrogate pair whole.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, Final
+
+PREFIX: Final = struct.Struct(">IQ")
+MOST_HEADER: Final = 16 * 1024 * 1024
+MOST_BODY: Final = 256 * 1024 * 1024  # well above the largest message of the product
+_LONG: Final = 16 * 1024  # characters from which a string moves to the body
+
+Header = dict[str, Any]
+
+
+class BrokenFrame(Exception):
+    """The peer sent lengths or a header that no peer of ours sends."""
+
+
+def encode(header: Header, body: bytes = b"") -> list[bytes]:
+    """The pieces to write, in order. ``header`` may hold strings of any length, at the top or in one dict below it."""
+    lifted: list[bytes] = []
+    places: list[list[str | int]] = []
+    slim: Header = {}
+    for key, value in header.items():
+        if isinstance(value, str) and len(value) > _LONG:
+            places.append([key, "", _lift(value, lifted)])
+        elif isinstance(value, dict):
+            inner = {}
+            for name, text in value.items():
+                if isinstance(text, str) and len(text) > _LONG:
+                    places.append([key, name, _lift(text, lifted)])
+                else:
+                    inner[name] = text
+            slim[key] = inner
+        else:
+            slim[key] = value
+    if places:
+        slim["lifted"] = places
+    packed = json.dumps(slim, separators=(",", ":")).encode()
+    length = sum(map(len, lifted)) + len(body)
+    return [PREFIX.pack(len(packed), length) + packed, *lifted, *([body] if body else [])]
+
+
+def _lift(text: str, into: list[bytes]) -> int:
+    into.append(text.encode("utf-8", "surrogatepass"))
+    return len(into[-1])
+
+
+def lengths(prefix: bytes | bytearray | memoryview) -> tuple[int, int]:
+    header, body = PREFIX.unpack(prefix)
+    if header > MOST_HEADER or body > MOST_BODY:
+        raise BrokenFrame(f"a frame of {header} + {body} bytes")
+    return header, body
+
+
+def decode(packed: bytes | bytearray | memoryview, body: memoryview) -> tuple[Header, memoryview]:
+    """The header with its long strings back in place, and the rest of the body."""
+    try:
+        header = json.loads(bytes(packed))
+        for key, name, length in header.pop("lifted", ()):
+            text = str(body[:length], "utf-8", "surrogatepass")
+            body = body[length:]
+            if name:
+                header[key][name] = text
+            else:
+                header[key] = text
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BrokenFrame(str(error)) from error
+    return header, body
+
+
+class Decoder:
+    """Bytes in, frames out. ``target()`` is where the next bytes belong; ``received(n)`` says how many came.
+
+    The body is read into its place: a frame of 64 MB is never copied as a whole.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray(PREFIX.size)
+        self._filled = 0
+        self._lengths: tuple[int, int] | None = None  # None while the prefix is read
+
+    def target(self) -> memoryview:
+        return memoryview(self._buffer)[self._filled :]
+
+    def received(self, count: int) -> tuple[Header, memoryview] | None:
+        """The frame that these bytes completed, if they did. Raises ``BrokenFrame``."""
+        self._filled += count
+        if self._filled < len(self._buffer):
+            return None
+        buffer = self._buffer
+        self._filled = 0
+        if self._lengths is None:
+            self._lengths = lengths(buffer)
+            self._buffer = bytearray(sum(self._lengths))
+            if self._buffer:
+                return None
+            buffer = self._buffer
+        header = self._lengths[0]
+        self._lengths = None
+        self._buffer = bytearray(PREFIX.size)
+        view = memoryview(buffer)
+        return decode(view[:header], view[header:])

@@ -1,0 +1,182 @@
+"""The worker as the host sees it: one process, one socket, and what is left when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, cast
+
+from pod_host.sandbox.frames import BrokenFrame, Decoder, Header, encode
+from pod_host.sandbox.tags import TagSpace, processes_of_session, signal_all, tagged
+
+# -I and -S: nothing of the environment or of site-packages; the worker needs the standard library and this package.
+_BOOT: Final = (
+    "import sys; sys.path.append(sys.argv[2]); from pod_host.sandbox.worker.main import main; main(int(sys.argv[1]))"
+)
+_ROOT: Final = str(Path(__file__).resolve().parents[2])
+_PIECE: Final = 256 * 1024
+_SWEEP_SECONDS: Final = 0.002
+_SWEEP_MOST_SECONDS: Final = 10.0
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Frames over the socket. ``received`` for each one; ``lost`` once. Bodies are read into their place, and long
+    ones leave in pieces, so that neither holds the loop up."""
+
+    def __init__(self, received: Callable[[Header, memoryview], None], lost: Callable[[str], None]) -> None:
+        self._received = received
+        self._lost = lost
+        self._decoder = Decoder()
+        self._queue: deque[memoryview] = deque()
+        self._paused = False
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=4 * _PIECE)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._decoder.target()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frame = self._decoder.received(nbytes)
+        except BrokenFrame as error:
+            self._end(f"it sent {error}")
+            return
+        if frame is not None:
+            self._received(*frame)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end("it died")
+
+    def _end(self, reason: str) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+            self._lost(reason)
+
+    def send(self, header: Header, body: bytes = b"") -> None:
+        for piece in encode(header, body):
+            view = memoryview(piece)
+            self._queue.extend(view[start : start + _PIECE] for start in range(0, len(view), _PIECE))
+        self._pump()
+
+    def close(self) -> None:
+        """Ends the socket: the worker then kills what it started, and exits."""
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._pump()
+
+    def _pump(self) -> None:
+        while self._queue and not self._paused and self._transport is not None:
+            self._transport.write(self._queue.popleft())
+
+
+class WorkerProcess:
+    """One worker from its start to the end of all it started."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: Connection) -> None:
+        self._process = process
+        self._pidfd = os.pidfd_open(process.pid)
+        self.connection = connection
+        self.space: TagSpace | None = None  # known from the worker's hello on
+
+    @classmethod
+    async def start(
+        cls, settings: Header, received: Callable[[Header, memoryview], None], lost: Callable[[str], None]
+    ) -> WorkerProcess:
+        """Starts a worker and sends it its settings. Nothing secret is in its arguments or its environment."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, and no pipe that could make it wait
+                    [sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOT, str(theirs.fileno()), _ROOT],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    cwd="/",
+                    env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "MALLOC_ARENA_MAX": "2"},
+                    start_new_session=True,  # a ^C at the host's terminal is not for it
+                )
+            except OSError:
+                ours.close()
+                raise
+        loop = asyncio.get_running_loop()
+        connection = Connection(received, lost)
+        await loop.create_connection(lambda: connection, sock=ours)
+        connection.send(settings)
+        return cls(process, connection)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def ended(self) -> None:
+        """Returns when the process has."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+
+        def settle() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        loop.add_reader(self._pidfd, settle)
+        try:
+            await future
+        finally:
+            loop.remove_reader(self._pidfd)
+
+    async def end(self, patience_seconds: float) -> None:
+        """Ends the worker and everything it left: the socket first, SIGKILL after ``patience_seconds``."""
+        self.connection.close()
+        try:
+            await asyncio.wait_for(self.ended(), patience_seconds)
+        except TimeoutError:
+            self._process.kill()
+            await self.ended()
+        self._process.wait()
+        os.close(self._pidfd)
+        await self._end_leftovers()
+
+    async def _end_leftovers(self) -> None:
+        """Kills and reaps what the worker did not. We are the subreaper above it: all that lived came to us."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _SWEEP_MOST_SECONDS
+        clean = 0
+        while clean < 2 and loop.time() < end:
+            living = 0
+            if self.space is not None:
+                living = signal_all(self.space, os.getpid(), lambda _: True, signal.SIGKILL)
+                for process in tagged(self.space, os.getpid()):
+                    _reap(process.pid)
+            # The zygote, and a command that was not yet marked, have no tag: they are still in the worker's session.
+            for pid in processes_of_session(self._process.pid):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+                living += not _reap(pid)
+            clean = 0 if living else clean + 1
+            await asyncio.sleep(_SWEEP_SECONDS)
+
+
+def _reap(pid: int) -> bool:
+    """Whether there was a child of ours to reap, and it is reaped."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return False

@@ -1,0 +1,88 @@
+"""What the host may ask of the worker. Each request belongs to a session; submission order is arrival order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pod_host.sandbox.frames import Header
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One of the six tools (bash, read, write, edit, grep, glob), as the model called it. ``environment`` is the whole
+    environment of a bash command; the others do not look at it."""
+
+    session: str
+    tool: str
+    input: Mapping[str, Any]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command that no model wrote (setup). Answered as bash is; ``timeout_seconds`` has no upper limit."""
+
+    session: str
+    command: str
+    cwd: str
+    environment: Mapping[str, str]
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PutFile:
+    """A whole file, written beside its place and renamed into it. ``path`` is relative to the workspace or lies in it;
+    parents are made. ``mode`` defaults to 0644. Output: ``{"path": absolute, "bytes": n}``."""
+
+    session: str
+    path: str
+    content: bytes
+    mode: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendLog:
+    """Text at the end of a file in the commands' home. Output: ``{"path": absolute}``."""
+
+    session: str
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBytes:
+    """At most ``length`` bytes of a regular file from ``offset``. Output: ``{"bytes": bytes, "size": whole size}``."""
+
+    session: str
+    path: str
+    offset: int
+    length: int
+
+
+Request: TypeAlias = ToolCall | Command | PutFile | AppendLog | ReadBytes
+
+
+def encode_request(request: Request) -> tuple[Header, bytes]:
+    """Header (without the call's id) and body."""
+    common = {"session": request.session}
+    match request:
+        case ToolCall():
+            environment = dict(request.environment)
+            return {
+                **common, "do": "tool", "tool": request.tool, "input": dict(request.input), "environment": environment,
+            }, b""  # fmt: skip
+        case Command():
+            return {
+                **common, "do": "command", "command": request.command, "cwd": request.cwd,
+                "environment": dict(request.environment), "timeout_seconds": request.timeout_seconds,
+            }, b""  # fmt: skip
+        case PutFile():
+            return {**common, "do": "put_file", "path": request.path, "mode": request.mode}, request.content
+        case AppendLog():
+            return {**common, "do": "append_log", "path": request.path, "text": request.text}, b""
+        case ReadBytes():
+            return {
+                **common, "do": "read_bytes", "path": request.path, "offset": request.offset, "length": request.length,
+            }, b""  # fmt: skip

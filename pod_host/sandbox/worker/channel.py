@@ -1,0 +1,68 @@
+"""The worker's end of the socket to the host: frames in, frames out, neither ever blocking the loop."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable
+
+from pod_host.sandbox.frames import Decoder, Header, encode
+from pod_host.sandbox.worker.loop import Loop
+
+
+class Channel:
+    """``received(header, body)`` for each frame; ``ended()`` once, when the host is gone. A broken frame is a fault of
+    ours: ``BrokenFrame`` leaves the loop and ends the worker."""
+
+    def __init__(
+        self, loop: Loop, peer: socket.socket, received: Callable[[Header, memoryview], None], ended: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._socket = peer
+        self._received = received
+        self._ended = ended
+        self._decoder = Decoder()
+        self._unsent: deque[memoryview] = deque()
+        peer.setblocking(False)
+        loop.watch(peer.fileno(), self._readable)
+
+    def send(self, header: Header, body: bytes = b"") -> None:
+        idle = not self._unsent
+        self._unsent.extend(memoryview(piece) for piece in encode(header, body))
+        if idle:
+            self._write()
+            if self._unsent:
+                self._loop.watch_both(self._socket.fileno(), self._readable, self._writable)
+
+    def _writable(self) -> None:
+        self._write()
+        if not self._unsent:
+            self._loop.watch_both(self._socket.fileno(), self._readable, None)
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                sent = self._socket.send(self._unsent[0])
+                if sent == len(self._unsent[0]):
+                    self._unsent.popleft()
+                else:
+                    self._unsent[0] = self._unsent[0][sent:]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unsent.clear()  # the host is gone: the read side says so next
+
+    def _readable(self) -> None:
+        try:
+            count = self._socket.recv_into(self._decoder.target())
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        if count == 0:
+            self._loop.unwatch(self._socket.fileno())
+            self._ended()
+            return
+        frame = self._decoder.received(count)
+        if frame is not None:
+            self._received(*frame)

@@ -1,0 +1,269 @@
+"""One command, from its start to the end of its whole tree or to the answer that leaves part of it running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Final
+
+from pod_host import limits
+from pod_host.sandbox.raw import RawResult
+from pod_host.sandbox.tags import command_line, is_zombie, signal_all, tagged
+from pod_host.sandbox.worker.capture import Capture, Pipe
+from pod_host.sandbox.worker.loop import Loop, Timer
+from pod_host.sandbox.worker.memory import OutOfMemory
+from pod_host.sandbox.worker.shell import Shell, environment_bytes
+from pod_host.sandbox.worker.spawner import Spawn, Spawner
+from pod_host.sandbox.worker.spool import Spool
+from pod_host.sandbox.worker.zygote import Program
+
+_SWEEP_SECONDS: Final = 0.002  # between two passes over the tree while it dies
+_GRACE_LOOK_SECONDS: Final = 0.02  # between two looks whether SIGTERM was enough
+_CLEAN_PASSES: Final = 2  # a process that forks and ends can slip through one pass
+_DISCARD_BYTES: Final = 1024 * 1024  # of what a survivor writes later, at once …
+_DISCARD_PAUSE: Final = 0.05  # … and then a pause: `yes &` must not keep the worker busy
+
+
+class Machinery:
+    """What every command of a worker shares."""
+
+    def __init__(self, loop: Loop, spawner: Spawner, spool: Spool, shell: Shell) -> None:
+        self.loop = loop
+        self.spawner = spawner
+        self.spool = spool
+        self.shell = shell
+        self.out_of_memory = OutOfMemory()
+        self.sessions: dict[int, str] = {}  # whose each number is, while a process of it may live
+        self._root = os.getpid()
+        self._children = f"/proc/self/task/{self._root}/children"
+
+    def orphans(self) -> bool:
+        """Whether we have children beside the zygote and the shells. Every survivor's line begins with one."""
+        try:
+            with open(self._children, "rb", buffering=0) as file:
+                children = {int(pid) for pid in file.read(1 << 20).split()}
+        except FileNotFoundError:
+            return True  # a kernel without this file: look at every process
+        return bool(children - self.spawner.programs - {self.spawner.zygote_pid})
+
+    def living(self, number: int | None = None) -> list[tuple[int, str, int]]:
+        """(pid, command line, number) of what lives of one command, or of all."""
+        return [
+            (process.pid, command_line(process.pid), process.number)
+            for process in tagged(self.spawner.space, self._root)
+            if (number is None or process.number == number) and not is_zombie(process.pid)
+        ]
+
+    def signal(self, whose: Callable[[int], bool], number: signal.Signals) -> int:
+        return signal_all(self.spawner.space, self._root, whose, number)
+
+
+class RunningCommand:
+    """Calls ``done`` once, with the result or with a text that says why it could not be started."""
+
+    def __init__(
+        self,
+        machinery: Machinery,
+        *,
+        session: str,
+        script: str,
+        cwd: str,
+        environment: dict[str, str],
+        timeout_seconds: float,
+        done: Callable[[RawResult | str], None],
+    ) -> None:
+        self._all = machinery
+        self._loop = machinery.loop
+        self._timeout_seconds = timeout_seconds
+        self._done: Callable[[RawResult | str], None] | None = done
+        self._number, tag = machinery.spawner.next_tag()
+        machinery.sessions[self._number] = session
+        name = f"{time.time_ns():x}-{self._number}"
+        self._stdout = Capture(machinery.spool, f"{name}-stdout")
+        self._stderr = Capture(machinery.spool, f"{name}-stderr")
+        self._pipes: list[Pipe] = []
+        self._status: int | None = None
+        self._kill_reason: str | None = None  # "timeout" or "abort" once the tree is to end
+        self._tree_ended = False
+        self._clean_passes = 0
+        self._hard = False  # the grace is over: SIGKILL
+        self._began = self._last_byte = time.monotonic()
+        self._timers: list[Timer] = []
+        self._timeout: Timer | None = None
+        arguments, long_script = machinery.shell.invocation(script)
+        program = Program(machinery.shell.path, arguments, environment_bytes(environment), cwd, tag)
+        self._spawn = Spawn(
+            program,
+            self._pipe(self._stdout),
+            self._pipe(self._stderr),
+            script=long_script,
+            started=self._started,
+            failed=self._failed,
+            ended=self._ended,
+        )
+        machinery.spawner.spawn(self._spawn)
+
+    def _pipe(self, capture: Capture) -> int:
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        pipe = Pipe(read_end)
+        self._pipes.append(pipe)
+        self._loop.watch(read_end, lambda: self._readable(pipe, capture))
+        return write_end
+
+    def _readable(self, pipe: Pipe, capture: Capture) -> None:
+        piece = pipe.read()
+        if piece:
+            self._last_byte = time.monotonic()
+            capture.feed(piece)
+        elif piece is not None:
+            self._loop.unwatch(pipe.descriptor)
+            pipe.close()
+            self._look()
+
+    def _started(self) -> None:
+        self._began = time.monotonic()
+        if self._kill_reason is None:
+            self._timeout = self._later(self._timeout_seconds, lambda: self.kill("timeout"))
+
+    def _failed(self, message: str) -> None:
+        if self._kill_reason is not None:
+            self._answer()
+        else:
+            self._answer(message)
+
+    def _ended(self, status: int) -> None:
+        self._status = status
+        self._last_byte = time.monotonic()
+        if self._timeout is not None:
+            self._timeout.cancel()
+        self._later(limits.DRAIN_MOST_SECONDS, self._answer_unless_killing)
+        self._look()
+
+    def _look(self) -> None:
+        """The shell has ended: answer when both pipes did, or have been quiet for a while."""
+        if self._status is None or self._done is None or (self._kill_reason and not self._tree_ended):
+            return
+        quiet = time.monotonic() - self._last_byte
+        if all(pipe.closed for pipe in self._pipes) or quiet >= limits.DRAIN_QUIET_SECONDS:
+            self._answer()
+        else:
+            self._later(limits.DRAIN_QUIET_SECONDS - quiet, self._look)
+
+    def _answer_unless_killing(self) -> None:
+        if self._done is not None and self._kill_reason is None:
+            self._answer()
+
+    # --- the end of the tree ----------------------------------------------------------------------------------------
+
+    def kill(self, reason: str) -> None:
+        """SIGTERM to the whole tree, then SIGKILL until nothing of it is left. ``reason``: "timeout" or "abort"."""
+        if self._done is None or self._kill_reason is not None:
+            return
+        self._kill_reason = reason
+        if self._all.spawner.withdraw(self._spawn):
+            self._answer()
+            return
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)  # the stopped ones too shall have their grace
+        self._later(limits.KILL_GRACE_SECONDS, self._harden)
+        self._later(limits.KILL_MOST_SECONDS, self._give_up)
+        self._sweep()
+
+    def _signal(self, number: signal.Signals) -> int:
+        return self._all.signal(lambda whose: whose in (self._number, 0), number)
+
+    def _harden(self) -> None:
+        self._hard = True
+
+    def _sweep(self) -> None:
+        if self._tree_ended:
+            return
+        living = self._signal(signal.SIGKILL) if self._hard else len(self._all.living(self._number))
+        starting = self._spawn.pid is None and self._done is not None
+        self._clean_passes = 0 if living or starting else self._clean_passes + 1
+        if self._clean_passes < _CLEAN_PASSES:
+            pause = 1.0 if self._done is None else _SWEEP_SECONDS if self._hard else _GRACE_LOOK_SECONDS
+            self._loop.later(pause, self._sweep)
+            return
+        self._tree_ended = True
+        self._look()
+
+    def _give_up(self) -> None:
+        """Something cannot be killed now (it hangs in the kernel): answer, and go on trying."""
+        if self._done is not None:
+            self._answer()
+
+    # --- the answer -------------------------------------------------------------------------------------------------
+
+    def _answer(self, failure: str | None = None) -> None:
+        done, self._done = self._done, None
+        if done is None:
+            return
+        for timer in self._timers:
+            timer.cancel()
+        self._let_go_of_pipes()
+        if failure is not None:
+            self._all.sessions.pop(self._number, None)
+            done(failure)
+            return
+        survivors = self._all.living(self._number) if self._all.orphans() else []
+        if not survivors:
+            self._all.sessions.pop(self._number, None)
+        exit_code, by_signal = self._exit()
+        killed_by = None
+        if exit_code == 128 + signal.SIGKILL and self._kill_reason is None and self._all.out_of_memory.struck():
+            killed_by = "the kernel, out of memory"
+        done(
+            RawResult(
+                exit_code=exit_code,
+                signal=by_signal,
+                timed_out=self._kill_reason == "timeout",
+                timeout_seconds=self._timeout_seconds,
+                aborted=self._kill_reason == "abort",
+                stdout=self._stdout.finish(),
+                stderr=self._stderr.finish(),
+                survivors=tuple((pid, text) for pid, text, _ in survivors),
+                duration_ms=round((time.monotonic() - self._began) * 1000),
+                killed_by=killed_by,
+            )
+        )
+
+    def _exit(self) -> tuple[int, int | None]:
+        by_signal = os.WTERMSIG(self._status) if self._status is not None and os.WIFSIGNALED(self._status) else None
+        if self._kill_reason is not None:
+            return (124 if self._kill_reason == "timeout" else 130), by_signal
+        assert self._status is not None
+        return (128 + by_signal if by_signal else os.WEXITSTATUS(self._status)), by_signal
+
+    def _let_go_of_pipes(self) -> None:
+        """What still holds them goes on: its later writes are read and thrown away, so that they neither block nor
+        kill it."""
+        for pipe in self._pipes:
+            if not pipe.closed:
+                self._loop.unwatch(pipe.descriptor)
+                _discard(self._loop, pipe)
+
+    def _later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        timer = self._loop.later(seconds, callback)
+        self._timers.append(timer)
+        return timer
+
+
+def _discard(loop: Loop, pipe: Pipe) -> None:
+    def readable() -> None:
+        taken = 0
+        while taken < _DISCARD_BYTES:
+            piece = pipe.read()
+            if piece is None:
+                return
+            if not piece:
+                loop.unwatch(pipe.descriptor)
+                pipe.close()
+                return
+            taken += len(piece)
+        loop.unwatch(pipe.descriptor)
+        loop.later(_DISCARD_PAUSE, lambda: loop.watch(pipe.descriptor, readable))
+
+    loop.watch(pipe.descriptor, readable)

@@ -1,0 +1,109 @@
+"""File operations that are no tools: setup's files, its log, plain bytes. Run in a thread of the worker.
+
+What may be reached at all is the kernel's business (the worker's domain); what is refused here is refused to tell the
+caller of its mistake.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from dataclasses import dataclass
+from typing import Final
+
+from pod_host.sandbox.outcomes import Completed, Failed, Outcome
+
+_MODE: Final = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class FileOperations:
+    workspace: str
+    home: str
+
+    def put(self, path: str, content: bytes | memoryview, mode: int | None) -> Outcome:
+        """A whole file into the workspace, by rename."""
+        place = self._inside(self.workspace, path)
+        if isinstance(place, Failed):
+            return place
+        directory = os.path.dirname(place)
+        beside = os.path.join(directory, f".{os.urandom(6).hex()}.tmp")
+        try:
+            os.makedirs(directory, exist_ok=True)
+            if not _within(os.path.realpath(directory), os.path.realpath(self.workspace)):
+                return Failed("sandbox.outside_workspace", f"{path} leads out of the workspace by a link.")
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            return _failed("sandbox.write_failed", "write", path, error)
+        try:
+            with open(descriptor, "wb", buffering=0) as file:
+                view = memoryview(content)
+                while view:
+                    view = view[file.write(view) :]
+                os.fchmod(descriptor, _MODE if mode is None else mode & 0o777)
+            os.rename(beside, place)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(beside)
+            return _failed("sandbox.write_failed", "write", path, error)
+        return Completed({"path": place, "bytes": len(content)})
+
+    def append(self, path: str, text: str) -> Outcome:
+        """Text at the end of a file in the commands' home."""
+        place = self._inside(self.home, path)
+        if isinstance(place, Failed):
+            return place
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            with open(os.open(place, flags, _MODE), "ab", buffering=0) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    return Failed("sandbox.special_file", f"{place} is not a regular file.")
+                view = memoryview(text.encode("utf-8", "replace"))
+                while view:
+                    view = view[file.write(view) :]
+        except OSError as error:
+            return _failed("sandbox.write_failed", "write", path, error)
+        return Completed({"path": place})
+
+    def read(self, path: str, offset: int, length: int) -> Outcome:
+        """Some bytes of a regular file, and its whole size."""
+        place = os.path.join(self.workspace, path)
+        try:
+            descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not hold us up
+        except (FileNotFoundError, NotADirectoryError):
+            return Failed("sandbox.not_found", f"No file at {place}")
+        except (OSError, ValueError) as error:
+            return _failed("sandbox.error", "read", path, error)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                return Failed("sandbox.special_file", f"{place} is not a regular file.")
+            pieces = []
+            while length > 0 and (piece := os.pread(descriptor, min(length, 1 << 20), offset)):
+                pieces.append(piece)
+                offset += len(piece)
+                length -= len(piece)
+            return Completed({"bytes": b"".join(pieces), "size": status.st_size})
+        except OSError as error:
+            return _failed("sandbox.error", "read", path, error)
+        finally:
+            os.close(descriptor)
+
+    @staticmethod
+    def _inside(root: str, path: str) -> str | Failed:
+        """The absolute path, when the text of it stays below ``root``."""
+        place = os.path.normpath(os.path.join(root, path))
+        if "\0" in path or ".." in path.split("/") or place == root or not _within(place, root):
+            return Failed("sandbox.outside_workspace", f"{path!r} does not name a file below {root}.")
+        return place
+
+
+def _within(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def _failed(code: str, doing: str, path: str, error: OSError | ValueError) -> Failed:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return Failed(code, f"Could not {doing} {path}: {reason}.")

@@ -1,0 +1,126 @@
+"""The worker's life: started by the host with one socket, it confines itself, then does what it is asked until the
+socket ends. Then it kills what it started, and goes."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import signal
+import socket
+import time
+from typing import Any, Final
+
+from pod_host import limits
+from pod_host.sandbox.frames import Decoder, Header, encode
+from pod_host.sandbox.worker.calls import Calls
+from pod_host.sandbox.worker.channel import Channel
+from pod_host.sandbox.worker.command import Machinery
+from pod_host.sandbox.worker.loop import Loop
+from pod_host.sandbox.worker.shell import Shell
+from pod_host.sandbox.worker.spawner import Spawner
+from pod_host.sandbox.worker.spool import Spool
+from pod_host.sandbox.worker.start import CannotStart, Settings, Started, confine, reset_signals
+from pod_host.sandbox.worker.threads import Threads
+
+_FILE_THREADS: Final = 8  # calls on files at once; a fixed number, whose ids the commands' filter guards
+
+
+def main(descriptor: int) -> None:
+    """``descriptor``: the socket to the host, whose first frame is the settings."""
+    reset_signals()
+    peer = socket.socket(fileno=descriptor)
+    os.set_inheritable(descriptor, False)
+    settings = Settings(**_first_frame(peer))
+    try:
+        started = confine(settings)
+    except CannotStart as error:
+        peer.sendall(b"".join(encode({"fatal": str(error)})))
+        return
+    Worker(peer, settings, started).run()
+
+
+def _first_frame(peer: socket.socket) -> Header:
+    decoder = Decoder()
+    while True:
+        count = peer.recv_into(decoder.target())
+        if count == 0:
+            raise SystemExit(0)  # the host went before it said anything
+        frame = decoder.received(count)
+        if frame is not None:
+            return frame[0]
+
+
+class Worker:
+    def __init__(self, peer: socket.socket, settings: Settings, started: Started) -> None:
+        self._loop = Loop()
+        self._host = os.getppid()
+        gc.collect()
+        gc.freeze()  # what is here stays: the zygote shares these pages while nobody looks at them
+        # Threads before the zygote: its filter names them.
+        threads = Threads(_FILE_THREADS, self._loop.from_thread)
+        spawner = Spawner(self._loop, started.space, started.confinement.abi, self._protected)
+        machinery = Machinery(self._loop, spawner, Spool(settings.spool), Shell.of_this_image())
+        self._machinery = machinery
+        self._channel = Channel(self._loop, peer, self._received, self._host_gone)
+        self._calls = Calls(settings, started, machinery, threads, self._channel.send)
+        self._abi = started.confinement.abi
+        space = started.space
+        self._channel.send(
+            {
+                "hello": {
+                    **dataclasses.asdict(started.confinement),
+                    "uid": os.getuid(),
+                    "shell": machinery.shell.path,
+                    "tags": [space.base, space.width, space.realm, *space.untouched],
+                }
+            }
+        )
+
+    def run(self) -> None:
+        self._loop.run()
+        self._kill_everything()
+
+    def _received(self, header: Header, body: memoryview) -> None:
+        if "abort" in header:
+            self._calls.abort(header["abort"])
+        elif header["do"] == "report":
+            self._channel.send({"id": header["id"], "outcome": "completed", "output": self._report()})
+        else:
+            self._calls.begin(header, body)
+
+    def _host_gone(self) -> None:
+        self._loop.stop()
+
+    def _kill_everything(self) -> None:
+        """Nothing that a command started outlives us, but what the kernel does not let go of."""
+        end = time.monotonic() + limits.KILL_MOST_SECONDS
+        clean = 0
+        while clean < 2 and time.monotonic() < end:
+            clean = 0 if self._machinery.signal(lambda _: True, signal.SIGKILL) else clean + 1
+            self._machinery.spawner.reap()
+            time.sleep(0.001)
+
+    def _report(self) -> dict[str, Any]:
+        living = self._machinery.living()
+        sessions = self._machinery.sessions
+        return {
+            "pid": os.getpid(),
+            "zygote": self._machinery.spawner.zygote_pid,
+            "uid": os.getuid(),
+            "abi": self._abi,
+            "processes": [[pid, command, sessions.get(number, "")] for pid, command, number in living],
+        }
+
+    def _protected(self) -> tuple[list[int], list[int]]:
+        """The threads and process groups of the host and ours: no command may touch them."""
+        threads = [int(name) for pid in (os.getpid(), self._host) for name in _tasks(pid)]
+        groups = [os.getpgid(pid) for pid in (os.getpid(), self._host)]
+        return threads, groups
+
+
+def _tasks(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except FileNotFoundError:
+        return []  # the host is gone; so are we, soon

@@ -1,0 +1,47 @@
+"""How a script becomes a program: bash where the image has it, else sh, as ``-c script``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from pod_host import limits
+from pod_host.sandbox.worker.zygote import SCRIPT_DESCRIPTOR
+
+_BASHES = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    path: str
+
+    @classmethod
+    def of_this_image(cls) -> Shell:
+        return cls(next((path for path in _BASHES if os.access(path, os.X_OK)), "/bin/sh"))
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+    def invocation(self, script: str) -> tuple[list[bytes], bytes]:
+        """Arguments, and what is to lie in the script descriptor.
+
+        One argument ends at 128 KiB. A longer script is read from a descriptor and evaluated: of the ways to do so the
+        nearest to ``-c`` (the same ``$0``, ``$-``, exit codes and line numbers), and the script inherits nothing.
+        """
+        text = script.encode("utf-8", "surrogatepass")
+        name = self.name.encode()
+        if len(text) <= limits.ARGUMENT_BYTES:
+            return [name, b"-c", text], b""
+        source = b"/proc/self/fd/%d" % SCRIPT_DESCRIPTOR
+        read = b"$(<%s)" % source if self.name == "bash" else b"$(cat %s)" % source
+        return [name, b"-c", b'eval "%s" %d<&-' % (read, SCRIPT_DESCRIPTOR)], text
+
+
+def environment_bytes(environment: dict[str, str]) -> dict[bytes, bytes]:
+    """As execve takes it. A name that cannot be one (empty, with '=' or NUL) and a value with NUL are left out."""
+    encoded = {}
+    for name, value in environment.items():
+        if name and "=" not in name and "\0" not in name + value:
+            encoded[name.encode("utf-8", "surrogateescape")] = value.encode("utf-8", "surrogateescape")
+    return encoded

@@ -1,0 +1,234 @@
+"""Starts programs through the zygote, keeps a zygote at hand, and reaps every child of the worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from pod_host.sandbox.tags import TagSpace
+from pod_host.sandbox.worker.loop import Loop, Timer
+from pod_host.sandbox.worker.zygote import PID, Program, fork_zygote, send_program
+
+_ATTEMPTS: Final = 5  # a command can kill the zygote, and would have to meet each new one
+_SPAWN_SECONDS: Final = 5.0  # without a pid for so long: somebody stopped the zygote
+_AT_ONCE: Final = 32  # requests in the zygote's socket: the kernel bounds descriptors in flight
+_STATUS_BYTES: Final = 4096
+
+
+class Spawn:
+    """One program asked for. In the end exactly one of ``failed(message)`` and ``ended(wait status)`` is called;
+    ``started()`` may come before either, once ``pid`` is known. Takes over ``stdout`` and ``stderr``, to be closed."""
+
+    def __init__(
+        self,
+        program: Program,
+        stdout: int,
+        stderr: int,
+        *,
+        executable: int | None = None,
+        script: bytes = b"",
+        started: Callable[[], None],
+        failed: Callable[[str], None],
+        ended: Callable[[int], None],
+    ) -> None:
+        self.program = program
+        self.stdout = stdout
+        self.stderr = stderr
+        self.executable = executable
+        self.script = script
+        self.started = started
+        self.failed = failed
+        self.ended = ended
+        self.pid: int | None = None
+        self.attempts = 0
+        self.zygote = 0  # the pid of the zygote that was asked last
+        self.status = -1  # our end of the status pipe while it is open
+        self.told = b""
+        self.timer: Timer | None = None
+
+
+class Spawner:
+    """``protected`` gives the threads and process groups that commands must not touch, at the time of asking."""
+
+    def __init__(
+        self, loop: Loop, space: TagSpace, abi: int, protected: Callable[[], tuple[list[int], list[int]]]
+    ) -> None:
+        self.space = space
+        self._loop = loop
+        self._abi = abi
+        self._protected = protected
+        self._last_number = 0
+        self._zygote: tuple[int, socket.socket] | None = None
+        self._waiting: deque[Spawn] = deque()
+        self._pending: list[Spawn] = []  # asked for, and not yet known to run or to have failed
+        self._running: dict[int, Spawn] = {}
+        self._bell, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        loop.watch(self._bell, self._child_changed)
+        self._ensure_zygote()
+
+    @property
+    def zygote_pid(self) -> int | None:
+        return self._zygote[0] if self._zygote else None
+
+    @property
+    def programs(self) -> set[int]:
+        """Pids of the programs that run: our children that are no orphans."""
+        return set(self._running)
+
+    def next_tag(self) -> tuple[int, tuple[int, int]]:
+        """A command's number and the limits that mark its processes."""
+        self._last_number = self._last_number % self.space.most_number + 1
+        return self._last_number, self.space.limits(self._last_number)
+
+    def spawn(self, request: Spawn) -> None:
+        self._waiting.append(request)
+        self._pump()
+
+    def withdraw(self, request: Spawn) -> bool:
+        """Takes back a request that was not sent yet. False: it was; ``ended`` or ``failed`` will come."""
+        if request not in self._waiting:
+            return False
+        self._waiting.remove(request)
+        os.close(request.stdout)
+        os.close(request.stderr)
+        return True
+
+    def _pump(self) -> None:
+        while self._waiting and len(self._pending) < _AT_ONCE:
+            request = self._waiting.popleft()
+            self._pending.append(request)
+            self._attempt(request)
+
+    def _attempt(self, request: Spawn) -> None:
+        if request.attempts == _ATTEMPTS:
+            self._settle(request)
+            request.failed("Could not start the command: the process that starts commands was killed again and again.")
+            return
+        request.attempts += 1
+        request.told = b""
+        request.status, theirs = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(request.status, False)
+        channel = self._ensure_zygote()
+        request.zygote = self.zygote_pid or 0
+        # A failure leaves the pipe at its end at once, which is a lost attempt like any other.
+        with contextlib.suppress(OSError):
+            send_program(
+                channel, request.program, status=theirs, stdout=request.stdout, stderr=request.stderr,
+                executable=request.executable, script=request.script,
+            )  # fmt: skip
+        os.close(theirs)
+        self._loop.watch(request.status, lambda: self._read_status(request))
+        request.timer = self._loop.later(_SPAWN_SECONDS, lambda: self._lost_attempt(request))
+
+    def _read_status(self, request: Spawn, reaped: int = 0) -> None:
+        """What the child said so far. ``reaped``: the pid of a child that has just been reaped, if one was."""
+        at_end = False
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(request.status, _STATUS_BYTES):
+                request.told += piece
+            at_end = True
+        if len(request.told) <= PID.size or not at_end:
+            if request.pid is None and len(request.told) >= PID.size:
+                self._has_pid(request, reaped)
+            if at_end and request.pid is not None:
+                self._settle(request)
+                self._pump()
+            elif at_end:
+                self._lost_attempt(request)
+        else:
+            self._refused(request)
+            self._pump()
+
+    def _has_pid(self, request: Spawn, reaped: int) -> None:
+        (pid,) = PID.unpack(request.told[: PID.size])
+        if pid > 0 and (pid == reaped or self._is_our_child(pid)):
+            request.pid = pid
+            self._running[pid] = request
+            request.started()
+
+    @staticmethod
+    def _is_our_child(pid: int) -> bool:
+        """Whether nobody has reaped it: until then the number is its own. The number itself came from outside."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            return True
+        return False
+
+    def _refused(self, request: Spawn) -> None:
+        (code,) = PID.unpack(request.told[PID.size : 2 * PID.size].ljust(PID.size, b"\0"))
+        doing = request.told[2 * PID.size :].decode("utf-8", "replace")
+        self._settle(request)
+        if request.pid is not None:
+            self._running.pop(request.pid, None)  # how it ends is of no interest: it is reaped as an orphan is
+        request.failed(f"Could not {doing}: {os.strerror(code)}.")
+
+    def _lost_attempt(self, request: Spawn) -> None:
+        """The zygote died or stands still. A child that it may yet have made dies at writing its pid to the closed
+        pipe: no program runs twice."""
+        if request.pid is not None:
+            self._settle(request)
+            return
+        self._close_status(request)
+        if self.zygote_pid == request.zygote:
+            self._drop_zygote()
+        self._attempt(request)
+
+    def _close_status(self, request: Spawn) -> None:
+        if request.timer:
+            request.timer.cancel()
+        if request.status >= 0:
+            self._loop.unwatch(request.status)
+            os.close(request.status)
+            request.status = -1
+
+    def _settle(self, request: Spawn) -> None:
+        self._close_status(request)
+        self._pending.remove(request)
+        os.close(request.stdout)
+        os.close(request.stderr)
+
+    def _ensure_zygote(self) -> socket.socket:
+        if self._zygote is None:
+            self._zygote = fork_zygote(self._abi, *self._protected())
+        return self._zygote[1]
+
+    def _drop_zygote(self) -> None:
+        if self._zygote is not None:
+            pid, channel = self._zygote
+            self._zygote = None
+            channel.close()
+            os.kill(pid, signal.SIGKILL)  # our child, and not reaped: the number is still its own
+            os.waitpid(pid, 0)
+
+    def _child_changed(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._bell, 4096)
+        self.reap()
+
+    def reap(self) -> None:
+        """Every child that has ended: programs, zygote, orphans."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if self._zygote is not None and pid == self._zygote[0]:
+                self._zygote[1].close()
+                self._zygote = None  # requests on their way see their pipes end; the next one makes another zygote
+                continue
+            if pid not in self._running:
+                for request in list(self._pending):  # one that ended before its pid was read
+                    if request.pid is None:
+                        self._read_status(request, pid)
+            ended = self._running.pop(pid, None)
+            if ended is not None:
+                ended.ended(status)

@@ -1,0 +1,163 @@
+"""The worker's start: what it may do shrinks step by step, and whatever it needs later is opened or imported before.
+
+The order is fixed by the kernel: directories made and rules gathered as whoever started us, then the drop to the
+commands' user, then no_new_privs, then the domain, which every thread and process from there on inherits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pod_host.sandbox import kernel
+from pod_host.sandbox.landlock import SIGNALS_FROM_ABI, files_ruleset
+from pod_host.sandbox.ripgrep import find_ripgrep
+from pod_host.sandbox.tags import RLIMIT_LOCKS, NoRoomForTags, TagSpace
+
+_INFINITY: Final = resource.RLIM_INFINITY
+_DESCRIPTORS: Final = 65_536
+_KEPT_IGNORED: Final = {signal.SIGPIPE, signal.SIGXFSZ}  # a write that fails tells us by its errno
+_GIT_DEFAULTS: Final = """\
+# Written once, as a default: git can name an author though the user has no entry in the password file.
+[user]
+\tname = Agent
+\temail = agent@localhost
+"""
+
+
+class CannotStart(Exception):
+    """A text for people, one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    workspace: str
+    home: str
+    skills: str
+    spool: str
+    denied: list[str]
+    allowed: list[str]
+    uid: int | None
+    landlock_abi: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """``abi``: the Landlock ABI in force (0: none). ``held``: which of the properties "files" and "signals" hold.
+    ``exposed``: a sentence for each thing that stays open."""
+
+    abi: int
+    held: list[str]
+    exposed: list[str]
+
+
+def reset_signals() -> None:
+    """Dispositions and mask as a fresh process has them, whatever the host was started with."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP} - _KEPT_IGNORED:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    confinement: Confinement
+    space: TagSpace
+    ripgrep: str | None
+    ripgrep_descriptor: int | None
+
+
+def confine(settings: Settings) -> Started:
+    """From whoever started us to the confined worker. Raises ``CannotStart``."""
+    os.umask(0o022)
+    os.chdir("/")
+    uid = settings.uid if settings.uid is not None and os.geteuid() == 0 else None
+    for path, mode in ((settings.workspace, 0o755), (settings.home, 0o755), (settings.spool, 0o700)):
+        _make_directory(path, mode, uid)
+    ripgrep = find_ripgrep()
+    descriptor = os.open(ripgrep, os.O_RDONLY | os.O_CLOEXEC) if ripgrep else None
+    abi = kernel.landlock_abi()
+    if settings.landlock_abi is not None:
+        abi = min(abi, settings.landlock_abi)
+    programs = [descriptor] if descriptor is not None else []
+    ruleset = files_ruleset(abi, settings.denied, settings.allowed, programs) if abi else None
+    _set_limits()
+    if uid is not None:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.become_undumpable()
+    kernel.become_subreaper()
+    if ruleset is not None:
+        kernel.landlock_restrict(ruleset)
+        os.close(ruleset)
+    _check_reach(settings)
+    _write_git_defaults(settings.home)
+    try:
+        space = TagSpace.within_own_limits()
+    except NoRoomForTags as error:
+        raise CannotStart(str(error)) from error
+    return Started(_describe(abi, settings.denied), space, str(ripgrep) if ripgrep else None, descriptor)
+
+
+def _make_directory(path: str, mode: int, uid: int | None) -> None:
+    """Makes it for the commands' user when it is missing; one that is there is left as it is."""
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.mkdir(path, mode)
+        if uid is not None:
+            os.chown(path, uid, uid)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise CannotStart(f"{path} is not a directory.") from None
+    except OSError as error:
+        raise CannotStart(f"Could not make {path}: {error.strerror}.") from error
+
+
+def _check_reach(settings: Settings) -> None:
+    for path in (settings.workspace, settings.home, settings.spool):
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            raise CannotStart(f"{path} is not writable for uid {os.getuid()}, which commands run as.")
+
+
+def _set_limits() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _DESCRIPTORS if hard == _INFINITY else min(hard, _DESCRIPTORS)
+    if soft != _INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))  # five for each command; the zygote goes back
+    for which in (resource.RLIMIT_RSS, RLIMIT_LOCKS):
+        with contextlib.suppress(ValueError, OSError):  # only root may raise them; tags fit under lower ones too
+            resource.setrlimit(which, (_INFINITY, _INFINITY))
+
+
+def _write_git_defaults(home: str) -> None:
+    """The lowest of git's per-user files: the user's own `git config --global` and every repository override it."""
+    if os.path.lexists(f"{home}/.gitconfig") or os.path.lexists(f"{home}/.config/git/config"):
+        return
+    with contextlib.suppress(OSError):  # a comfort
+        os.makedirs(f"{home}/.config/git", exist_ok=True)
+        with open(f"{home}/.config/git/config", "x", encoding="utf-8") as file:
+            file.write(_GIT_DEFAULTS)
+
+
+def _describe(abi: int, denied: Sequence[str]) -> Confinement:
+    exposed = []
+    hidden = ", ".join(denied) or "nothing"
+    if abi == 0:
+        exposed.append(f"The kernel has no Landlock: commands can read what uid {os.getuid()} may read ({hidden}).")
+    if abi == 1:
+        exposed.append("Landlock ABI 1: renames and links across directories fail in commands.")
+    if abi == 2:
+        exposed.append("Landlock ABI 2: commands can truncate hidden files that their user owns.")
+    if abi < SIGNALS_FROM_ABI:
+        exposed.append(
+            "Landlock does not scope signals (ABI below 6): host and worker are guarded by seccomp, but for threads "
+            "that the host starts later; abstract sockets are open."
+        )
+    held = (["files"] if abi >= 1 else []) + (["signals"] if abi >= SIGNALS_FROM_ABI else [])
+    return Confinement(abi, held, exposed)
