@@ -1,5 +1,5 @@
 #!/bin/sh
-# Write the three lock files anew from pyproject.toml. Needs uv on PATH. No index URL goes into them.
+# Write the four lock files anew from pyproject.toml. Needs uv on PATH. No index URL goes into them.
 set -eu
 cd "$(dirname "$0")/.."
 compile() {
@@ -9,5 +9,6 @@ compile() {
     --no-header --no-annotate --quiet --output-file "$out" "$@"
 }
 compile locks/host.lock pyproject.toml
-compile locks/dev.lock pyproject.toml locks/build.in --extra dev -c locks/host.lock
-compile locks/test.lock pyproject.toml locks/build.in --extra dev --extra test -c locks/dev.lock
+compile locks/otel.lock pyproject.toml --extra otel -c locks/host.lock
+compile locks/dev.lock pyproject.toml locks/build.in --extra dev -c locks/host.lock -c locks/otel.lock
+compile locks/test.lock pyproject.toml locks/build.in --extra dev --extra otel --extra test -c locks/dev.lock -c locks/otel.lock
