@@ -1,0 +1,58 @@
+"""What the host process does to itself before it holds anything: nobody of its user may look into it or trace it.
+
+And which paths the sandbox may not touch.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from dataclasses import dataclass
+from pathlib import Path
+
+from pod_host.host.trust import DIRECTORY as TRUST
+from pod_host.host.trust import LINK
+from pod_host.sandbox import kernel
+from pod_host.settings import Settings
+
+HOME = "home"  # of the commands, in the harness directory
+EVERYBODYS = (Path("/"), Path("/nonexistent"))  # homes of users that have none
+
+
+def harden() -> None:
+    """No memory, environment or descriptors for other processes of our user, no core dumps, no new privileges for what we
+    start, and orphans come to us: should the worker die, what it left can be found and ended."""
+    kernel.become_undumpable()
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.become_subreaper()
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxPaths:
+    """``denied``: what the worker and every command are kept out of. ``allowed``: what they may use inside of it."""
+
+    denied: tuple[Path, ...]
+    allowed: tuple[Path, ...]
+
+
+def sandbox_paths(settings: Settings, starter_home: Path | None) -> SandboxPaths:
+    """The join token's directory and the host's own files are denied, but for the commands' HOME and the CA bundle.
+
+    ``starter_home``: the home directory of whoever started the host, by the user database. Outside a pod it holds a person's
+    keys, so it is denied too, the workspace and the skills excepted. In a pod it is the commands' own HOME, or nobody's.
+    """
+    harness = settings.harness_dir
+    allowed = [harness / HOME, harness / TRUST, harness / LINK]
+    denied = [settings.join_file.parent, harness]
+    if starter_home is not None and starter_home not in (*EVERYBODYS, harness / HOME):
+        denied.append(starter_home)
+        allowed += [settings.workspace_dir, settings.skills_dir]
+    return SandboxPaths(tuple(denied), tuple(allowed))
+
+
+def starter_home() -> Path | None:
+    """None when the user has no entry in the user database, as in most pods."""
+    try:
+        return Path(pwd.getpwuid(os.geteuid()).pw_dir)
+    except KeyError:
+        return None

@@ -1,0 +1,181 @@
+"""The life of the pod, from top to bottom.
+
+    network gate → worker → join (volume id, CA bundle, setup's record) → connect → hello → setup → leases, workspace
+    requests, renewals → the connection goes → renew, connect, hello → … → SIGTERM → drain → exit 0
+
+Losing the Runtime is never an end: the host comes back for as long as the pod lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import time
+
+from pod_host import limits
+from pod_host.client import Gates, HostApi, Run, retry
+from pod_host.contract.hosting import HostJoinAnswer
+from pod_host.contract.open_points import FEATURE_FORMS
+from pod_host.contract.turn_start import TurnStart
+from pod_host.errors import ChannelClosed, ConnectRefused, RuntimeRefusal
+from pod_host.host.connection import Connection
+from pod_host.host.credentials import Credentials
+from pod_host.host.environment import Environments
+from pod_host.host.log import get_log
+from pod_host.host.network_gate import pass_network_gate
+from pod_host.host.setup import Setup
+from pod_host.host.trust import TrustBundle
+from pod_host.host.workspace import Workspaces
+from pod_host.sandbox import Sandbox
+from pod_host.settings import Settings
+from pod_host.turn import TranscriptCache, Turn
+
+log = get_log()
+
+
+class Host:
+    """One host, in a running event loop. ``tls``: for https URLs of the Runtime."""
+
+    def __init__(self, settings: Settings, sandbox: Sandbox, environments: Environments, tls: ssl.SSLContext | None) -> None:
+        self._settings = settings
+        self._sandbox = sandbox
+        self._tls = tls
+        self._trust = TrustBundle(settings.harness_dir)
+        self._api = HostApi(settings.harness_url, tls)
+        self._gates = Gates(settings.gates_url, tls)
+        self._credentials = Credentials(
+            settings, self._api, joined=self._joined, answered=self._answered, refused=self._fenced
+        )
+        environments.follow(self._credentials, self._trust)
+        self._workspaces = Workspaces(sandbox, environments.of_call)
+        self._setup = Setup(settings.harness_dir, settings.workspace_dir, sandbox, environments.of_setup)
+        self._transcripts = TranscriptCache()
+        self._connection: Connection | None = None
+        self._form = 0  # of FEATURE_FORMS: the one that the Runtime takes
+        self._tries = 0  # connections that did not last, in a row
+        self._stopping = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
+
+    def shut_down(self) -> None:
+        """SIGTERM. A second one changes nothing."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Returns after `shut_down`, everything given back. Raises NetworkGateError; nothing else ends it."""
+        living = asyncio.create_task(self._live(), name="life")
+        told = asyncio.create_task(self._stopping.wait(), name="shutdown")
+        try:
+            await asyncio.wait({living, told}, return_when=asyncio.FIRST_COMPLETED)
+            if not told.done():
+                living.result()  # raises: a life has no other end
+            await self._drain(living)
+        finally:
+            told.cancel()
+            living.cancel()
+            await asyncio.wait({living})
+            await self._sandbox.close()
+            await self._api.close()
+            await self._gates.close()
+
+    # --- the way up ---------------------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        if self._settings.network_gate:
+            await pass_network_gate(self._settings.probes, self._settings.harness_address)
+        else:
+            log.warning("gate.off", reason="POD_HOST_NETWORK_GATE is off: nothing proves that a network policy is in force")
+        await self._sandbox.start()
+        renewing = asyncio.create_task(self._credentials.keep_fresh(), name="renewals")
+        try:
+            while True:
+                await self._connect_once()
+        finally:
+            renewing.cancel()
+
+    async def _connect_once(self) -> None:
+        """One connection from its token to its end, and the wait before the next."""
+        host_token = await self._credentials.ready()
+        started = time.monotonic()
+        try:
+            connection = await Connection.open(
+                self._settings, host_token, tls=self._tls, workspaces=self._workspaces
+            )
+        except ConnectRefused as refusal:
+            log.warning("channel.refused", status=refusal.status)
+            if refusal.status == 401:  # renewed a moment ago, or past renewing: only a join helps
+                self._credentials.drop()
+        except ChannelClosed as fault:
+            log.warning("channel.refused", reason=fault.message)
+        else:
+            self._connection = connection
+            try:
+                if await self._serve(connection):
+                    return  # another form of hello, on a new connection, at once
+            finally:
+                self._connection = None
+                await connection.close("reconnecting")
+        if time.monotonic() - started >= limits.RECONNECT_RESET_SECONDS:
+            self._tries = 0
+        await retry.pause(_spread(self._tries))
+        self._tries += 1
+
+    async def _serve(self, connection: Connection) -> bool:
+        """Whether the Runtime refused the form of hello, and there is another to try."""
+        features = FEATURE_FORMS[self._form]
+        try:
+            hello = await connection.hello(features)
+        except RuntimeRefusal as refusal:
+            log.warning("channel.hello_refused", code=refusal.code, reason=refusal.message, features=features)
+            if refusal.code != "invalid":
+                return False
+            self._form = (self._form + 1) % len(FEATURE_FORMS)  # past the last, it was not the form: from the start
+            return self._form != 0
+        log.info("channel.connected", tenantId=hello.tenant_id, features=features, renewEveryMs=hello.renew_every_ms)
+        reason = await connection.serve(hello, self._new_turn, self._setup.settle)
+        log.warning("channel.closed", reason=reason)
+        return False
+
+    def _new_turn(self, run: Run, start: TurnStart) -> Turn:
+        note = self._setup.note
+        return Turn(
+            run=run,
+            start=start,
+            gates=self._gates,
+            sandbox=self._workspaces.of_run(run, start),
+            transcripts=self._transcripts,
+            notes=[note] if note else [],
+        )
+
+    # --- what the credentials tell --------------------------------------------------------------------------------------
+
+    async def _joined(self, answer: HostJoinAnswer) -> None:
+        await self._setup.offer(answer.setup, answer.seeded)
+
+    def _answered(self, answer: HostJoinAnswer) -> None:
+        self._trust.accept(answer.ca_certificate)
+
+    def _fenced(self) -> None:
+        """A renewal was refused: what the old token opened is not ours any more."""
+        if self._connection is not None:
+            self._closing = asyncio.create_task(self._connection.close("the host's token was refused"))
+
+    # --- the way down -------------------------------------------------------------------------------------------------
+
+    async def _drain(self, living: asyncio.Task[None]) -> None:
+        log.info("shutdown.started")
+        for_runs = max(self._settings.drain_seconds - limits.CLOSE_SECONDS, self._settings.drain_seconds / 2)
+        if self._connection is not None:
+            await self._connection.drain(for_runs)
+        living.cancel()
+        await self._setup.stop()
+        log.info("shutdown.done")
+
+
+def _spread(tries: int) -> float:
+    """Seconds before the next connection. The first return is spread out too: a Runtime that restarts loses all of its
+    hosts at one moment."""
+    first, most = limits.RECONNECT_FIRST_SECONDS
+    if tries > 0:
+        most = min(limits.RECONNECT_MOST_SECONDS, most * 2**tries)
+    return random.uniform(first, most)

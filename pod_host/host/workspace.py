@@ -1,0 +1,256 @@
+"""The sandbox as the Runtime sees it: tool calls of a session, and ``workspace.*`` requests (Harness API v5, section 10)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from pod_host.contract.base import Json, JsonObject
+from pod_host.contract.open_points import read_workspace_call
+from pod_host.contract.turn_start import TurnStart
+from pod_host.contract.work import EventParams, RunGrant
+from pod_host.contract.workspace import TOOLS_OF, WorkspaceCall
+from pod_host.errors import ContractViolation, InvalidToolInput, RuntimeRefusal, SandboxError
+from pod_host.host.claims import Ask, Claims, exec_payload, state_payload
+from pod_host.host.log import get_log
+from pod_host.sandbox.outcomes import Completed, Failed, Outcome
+from pod_host.sandbox.requests import Request, ToolCall
+from pod_host.sandbox.tools.inputs import parse_input
+
+INVALID_INPUT = "tool.invalid-input"
+_CLAIM_SECONDS = 1.0  # how long a workspace answer waits for its claim: afterwards the claim would be refused
+
+log = get_log()
+
+
+class Pending(Protocol):
+    async def outcome(self) -> Outcome: ...
+    def abort(self) -> None: ...
+
+
+class Sandbox(Protocol):
+    """What of the sandbox's client is used here."""
+
+    def submit(self, request: Request) -> Pending: ...
+    async def report(self) -> JsonObject: ...
+
+
+class LeasedRun(Protocol):
+    @property
+    def grant(self) -> RunGrant: ...
+    async def request(self, method: str, params: Any) -> Any: ...
+
+
+Environment = Callable[[Mapping[str, str], str | None], Mapping[str, str]]
+"""A command's whole environment, from what the session declares and the call's traceparent."""
+
+
+class Workspaces:
+    """Every session's way into the one sandbox of the pod."""
+
+    def __init__(self, sandbox: Sandbox, environment: Environment) -> None:
+        self._sandbox = sandbox
+        self._environment = environment
+        self._claims = Claims()
+        self._opened: set[str] = set()  # owners whose sandbox was claimed as running in this host's life
+
+    def of_run(self, run: LeasedRun, start: TurnStart) -> SessionWorkspace | None:
+        """None: the session has no sandbox, so its turn is offered no sandbox tools."""
+        if start.agent is None or start.agent.sandbox is None:
+            return None
+        routed = start.routing.sandbox
+        grant = run.grant
+        return SessionWorkspace(
+            self,
+            ask=run.request,
+            session=grant.session_id,
+            owner_id=(routed.owner_id if routed else "") or grant.session_id,
+            turn_id=grant.turn_id,
+            run_id=grant.run_id,
+            declared=routed.environment if routed else {},
+            spec=(routed.spec if routed else None) or {},
+        )
+
+    async def serve(self, ask: Ask, method: str, params: Json) -> JsonObject:
+        """One ``workspace.*`` request. Cancelled when the Runtime gives it up: its command is then killed.
+
+        Raises RuntimeRefusal ``invalid`` for what is no request, ``internal`` when the sandbox is out of order."""
+        if method == "workspace.sweep":  # a pod stops nothing of its own: it is stopped as a whole
+            return {"workspaces": []}
+        if method == "workspace.remove":  # nor deletes anything: a reset is a new volume
+            return {}
+        try:
+            if method == "workspace.report":
+                return await self._report()
+            call = _read_call(method, params)
+            return await self._run(ask, method, call)
+        except SandboxError as fault:
+            raise RuntimeRefusal("internal", str(fault)) from fault
+
+    async def _run(self, ask: Ask, method: str, call: WorkspaceCall) -> JsonObject:
+        workspace = SessionWorkspace(
+            self,
+            ask=ask,
+            session=call.owner_id,
+            owner_id=call.owner_id,
+            turn_id=call.turn_id,
+            run_id=None,
+            declared=call.environment,
+            spec=call.spec,
+        )
+        running = workspace.start(call.tool, call.input, traceparent=None)
+        log.debug("workspace.call", method=method, tool=call.tool, sessionId=call.owner_id)
+        try:
+            outcome = await running.outcome()
+            await running.claimed()
+        except asyncio.CancelledError:
+            running.abort()
+            raise
+        return outcome_on_the_wire(outcome)
+
+    async def _report(self) -> JsonObject:
+        told = await self._sandbox.report()
+        return {
+            "preference": "auto",
+            "backend": "local",
+            "isolation": "container",
+            "reason": "the sandbox is this pod",
+            "probes": [{"name": "local", "available": True, "isolation": "container"}],
+            **told,
+        }
+
+    # --- for SessionWorkspace ------------------------------------------------------------------------------------------
+
+    def submit(self, session: str, tool: str, tool_input: JsonObject, environment: Mapping[str, str]) -> Pending:
+        return self._sandbox.submit(ToolCall(session, tool, tool_input, environment))
+
+    def environment(self, declared: Mapping[str, str], traceparent: str | None) -> Mapping[str, str]:
+        return self._environment(declared, traceparent)
+
+    def claim(self, ask: Ask, claims: list[EventParams]) -> asyncio.Task[None] | None:
+        return self._claims.send(ask, claims)
+
+    def open(self, owner_id: str) -> bool:
+        """Whether this is the first use of the owner's sandbox."""
+        if not owner_id or owner_id in self._opened:
+            return False
+        self._opened.add(owner_id)
+        return True
+
+
+class SessionWorkspace:
+    """The sandbox of one session, for one run or one request: `turn.SandboxPort`."""
+
+    def __init__(
+        self,
+        workspaces: Workspaces,
+        *,
+        ask: Ask,
+        session: str,
+        owner_id: str,
+        turn_id: str | None,
+        run_id: str | None,
+        declared: Mapping[str, str],
+        spec: JsonObject,
+    ) -> None:
+        self._workspaces = workspaces
+        self._ask = ask
+        self._session = session
+        self._owner_id = owner_id
+        self._turn_id = turn_id
+        self._run_id = run_id
+        self._declared = declared
+        self._spec = spec
+
+    def start(self, tool: str, input: JsonObject, *, traceparent: str | None) -> RunningCall:
+        """Hand one tool call to the worker. The environment is made for each call: the egress token changes."""
+        if self._workspaces.open(self._owner_id):
+            self._claim("sandbox.state", [state_payload("creating", self._spec), state_payload("running", self._spec)])
+        try:
+            checked = parse_input(tool, input).for_worker()
+        except InvalidToolInput as fault:
+            return RunningCall(_Refused(Failed(INVALID_INPUT, str(fault))), lambda outcome, took: None)
+        environment = self._workspaces.environment(self._declared, traceparent) if tool == "bash" else {}
+        pending = self._workspaces.submit(self._session, tool, checked, environment)
+        return RunningCall(
+            pending,
+            lambda outcome, took: self._claim("sandbox.exec", [exec_payload(tool, input, outcome, took)]),
+        )
+
+    def _claim(self, kind: Any, payloads: list[JsonObject]) -> asyncio.Task[None] | None:
+        if not self._owner_id:
+            return None
+        run = {"run_id": self._run_id} if self._run_id else {}
+        return self._workspaces.claim(
+            self._ask,
+            [
+                EventParams(session_id=self._owner_id, turn_id=self._turn_id, type=kind, payload=payload, **run)
+                for payload in payloads
+            ],
+        )
+
+
+class RunningCall:
+    """One call in the worker's hands: `turn.SandboxCall`. It goes on whoever waits for it, until it ends or is aborted."""
+
+    def __init__(self, pending: Pending, ended: Callable[[Outcome, int], asyncio.Task[None] | None]) -> None:
+        self._pending = pending
+        self._ended = ended
+        self._claim: asyncio.Task[None] | None = None
+        self._task = asyncio.create_task(self._follow(), name="sandbox call")
+        self._task.add_done_callback(_note_failure)
+
+    async def outcome(self) -> Outcome:
+        """Raises SandboxError when the call could not run, WorkerLost when what it did is unknown."""
+        return await asyncio.shield(self._task)
+
+    def abort(self) -> None:
+        self._pending.abort()
+
+    async def claimed(self) -> None:
+        """Until the call's claim was taken, or will not be in time."""
+        if self._claim is not None:
+            await asyncio.wait({self._claim}, timeout=_CLAIM_SECONDS)
+
+    async def _follow(self) -> Outcome:
+        started = time.monotonic()
+        outcome = await self._pending.outcome()
+        self._claim = self._ended(outcome, round((time.monotonic() - started) * 1000))
+        return outcome
+
+
+class _Refused:
+    """A call that never reached the worker."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    async def outcome(self) -> Outcome:
+        return self._outcome
+
+    def abort(self) -> None:
+        """Nothing runs."""
+
+
+def outcome_on_the_wire(outcome: Outcome) -> JsonObject:
+    """The SandboxToolOutcome of a call."""
+    if isinstance(outcome, Failed):
+        return {"kind": "failed", "code": outcome.code, "message": outcome.message}
+    assert isinstance(outcome, Completed)
+    return {"kind": "completed", "output": outcome.output}
+
+
+def _read_call(method: str, params: Json) -> WorkspaceCall:
+    if method not in TOOLS_OF:
+        raise RuntimeRefusal("invalid", f"Unknown {method} request")
+    try:
+        return read_workspace_call(method, params)
+    except ContractViolation as fault:
+        raise RuntimeRefusal("invalid", str(fault)) from None
+
+
+def _note_failure(task: asyncio.Task[Outcome]) -> None:
+    if not task.cancelled():
+        task.exception()  # whoever waits for the outcome gets it; nobody need be there
