@@ -68,14 +68,19 @@ class Loop:
         while self._running:
             for key, events in self._selector.select(self._patience()):
                 readable, writable = key.data
-                if events & selectors.EVENT_WRITE and writable:
+                if events & selectors.EVENT_WRITE and writable and self._current(key):
                     writable()
-                # The callback before it may have ended the watch: its descriptor's number may be another's by now.
-                if events & selectors.EVENT_READ and self._selector.get_map().get(key.fd) is not None:
+                if events & selectors.EVENT_READ and self._current(key):
                     readable()
             self._run_timers()
             for _ in range(len(self._ready)):
                 self._ready.popleft()()
+
+    def _current(self, key: selectors.SelectorKey) -> bool:
+        """Whether the watch still stands: a callback of the same round may have ended it, and its descriptor's number
+        may be another's by now."""
+        now = self._selector.get_map().get(key.fd)
+        return now is not None and now.data is key.data
 
     def _patience(self) -> float | None:
         if self._ready:
