@@ -1,0 +1,67 @@
+"""A sandbox in memory: it runs nothing, and can hold a call until it is aborted or let go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pod_host.contract.base import JsonObject
+from pod_host.sandbox.outcomes import Completed, Outcome
+from tests.turn.double import World
+
+Work = Callable[[str, JsonObject], Outcome]
+
+
+def echo(tool: str, arguments: JsonObject) -> Outcome:
+    return Completed({"tool": tool, "input": arguments})
+
+
+@dataclass
+class Sandbox:
+    """``work`` gives a call's outcome, or raises; ``held``: tools whose calls wait for `release` or an abort."""
+
+    work: Work = echo
+    world: World | None = None
+    held: set[str] = field(default_factory=set)
+    started: list[tuple[str, JsonObject]] = field(default_factory=list)
+    traceparents: list[str | None] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)
+    stubborn: bool = False  # an abort changes nothing
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: asyncio.Event = field(default_factory=asyncio.Event)  # a held call is being awaited
+
+    def start(self, tool: str, input: JsonObject, *, traceparent: str | None) -> _Call:
+        self.started.append((tool, input))
+        self.traceparents.append(traceparent)
+        return _Call(self, tool, input)
+
+
+class _Call:
+    def __init__(self, sandbox: Sandbox, tool: str, arguments: JsonObject) -> None:
+        self._sandbox = sandbox
+        self._tool = tool
+        self._arguments = arguments
+        self._aborted = asyncio.Event()
+
+    async def outcome(self) -> Outcome:
+        sandbox = self._sandbox
+        if sandbox.world is not None:
+            await sandbox.world.point("sandbox started")
+        if self._tool in sandbox.held:
+            sandbox.waiting.set()
+            over = {asyncio.ensure_future(event.wait()) for event in (self._aborted, sandbox.released)}
+            await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+            for task in over:
+                task.cancel()
+        if self._aborted.is_set():
+            return Completed({"exitCode": 130, "stdout": "so far", "stderr": "Command was aborted and killed."})
+        outcome = sandbox.work(self._tool, self._arguments)
+        if sandbox.world is not None:
+            await sandbox.world.point("sandbox ended")
+        return outcome
+
+    def abort(self) -> None:
+        self._sandbox.aborted.append(self._tool)
+        if not self._sandbox.stubborn:
+            self._aborted.set()
