@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from typing import Final
 
 from pod_host.limits import GLOB_FILES, GLOB_SHOWN, SEARCH_SECONDS
 from pod_host.sandbox.outcomes import Completed
 from pod_host.sandbox.tools.globbing import MAGIC, BadGlob, Glob
 from pod_host.sandbox.tools.opening import utf8
 from pod_host.sandbox.tools.workspace import ToolFailure, Workspace
+
+_TOO_LONG: Final = f"the search ended after {SEARCH_SECONDS:g} s"
 
 
 @dataclass(slots=True)
@@ -65,29 +69,37 @@ def _named_directories(pattern: str) -> str:
 def _matching(workspace: Workspace, glob: Glob, start: str, within: str) -> _Walk:
     """The files below ``start`` that match, relative to the root: ``within`` is put before each."""
     walk = _Walk([])
+    deadline = time.monotonic() + SEARCH_SECONDS
     try:
-        for path in _below(workspace, start, walk):
-            if glob.matches(within + path):
-                walk.found.append(within + path)
+        with closing(_below(workspace, start, walk)) as paths:
+            for path in paths:
+                if glob.matches(within + path):
+                    walk.found.append(within + path)
                 if len(walk.found) >= GLOB_FILES:
                     walk.ended_by = f"the search ended at {GLOB_FILES} files"
+                    break
+                if time.monotonic() > deadline:  # ripgrep's own time is not ours: a pattern may take long to match
+                    walk.ended_by = _TOO_LONG
                     break
     except OSError as error:
         raise ToolFailure("sandbox.glob_failed", f"The search could not be started: {error.strerror}") from None
     return walk
 
 
-def _below(workspace: Workspace, start: str, walk: _Walk) -> Iterator[str]:
+def _below(workspace: Workspace, start: str, walk: _Walk) -> Generator[str, None, None]:
     """Every regular file below ``start`` but those below a ``.git``, relative to it; names not UTF-8 with U+FFFD."""
     if workspace.ripgrep is None:
-        yield from _own_walk(start, walk)
+        yield from _own_walk(start)
         return
     arguments = [workspace.ripgrep, "--no-config", "--no-ignore", "--hidden", "--files", "--null", "--sort=path"]
     with workspace.run_search([*arguments, "--glob=!.git/"], cwd=start, timeout_seconds=SEARCH_SECONDS) as run:
         for name in _names(run):
             yield name.decode("utf-8", "replace")
-        if run.end().timed_out:
-            walk.ended_by = f"the search ended after {SEARCH_SECONDS:g} s"
+        end = run.end()
+        if end.timed_out:
+            walk.ended_by = _TOO_LONG
+        elif end.exit_code > 2:  # 2 is for directories that may not be read
+            walk.ended_by = f"the search was ended, exit code {end.exit_code}"
 
 
 def _names(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -98,16 +110,12 @@ def _names(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield from names
 
 
-def _own_walk(start: str, walk: _Walk) -> Iterator[str]:
+def _own_walk(start: str) -> Iterator[str]:
     """The same without ripgrep. A directory that cannot be read is passed over, as ripgrep does."""
-    deadline = time.monotonic() + SEARCH_SECONDS
     waiting = [b""]
     base = os.fsencode(start)
     while waiting:
         below = waiting.pop()
-        if time.monotonic() > deadline:
-            walk.ended_by = f"the search ended after {SEARCH_SECONDS:g} s"
-            return
         try:
             entries = sorted(os.scandir(os.path.join(base, below)), key=lambda entry: entry.name)
         except OSError:

@@ -4,14 +4,15 @@
 ``[a-z]``, ``[!a]`` and ``[[:alpha:]]`` for one character, ``@( )``, ``?( )``, ``*( )``, ``+( )`` and ``!( )`` for
 alternatives told apart by ``|``; ``\\`` takes the next character as it is. None of them matches a leading dot.
 
-No regular expression is made of a pattern: ``+(*(a))b`` would hang Python's. Positions are carried as sets instead, so
-the time is at most the pattern's length times the square of the name's.
+No regular expression is made of a pattern: ``+(*(a))b`` would hang Python's. Positions are carried as sets instead, and
+what a group takes from a position is worked out once, so the time is at most the pattern's length times the square of
+the name's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -32,7 +33,9 @@ _CLASSES: Final[dict[str, Callable[[str], bool]]] = {
 }
 _CLASS: Final = re.compile(r"\[:(\w+):\]")
 _RANGE: Final = re.compile(r"(-?\d{1,9}|[a-zA-Z])\.\.(-?\d{1,9}|[a-zA-Z])")
+_BRACES: Final = re.compile(r"\\.|[{},]", re.DOTALL)
 _NESTING: Final = 20  # groups within groups, at most
+_CHARACTERS: Final = 65_536  # of all patterns that one stands for: a path has 4096 at most
 
 
 class BadGlob(ValueError):
@@ -118,60 +121,65 @@ class _Name:
             return False
         if name.startswith(".") and not self._takes_dot:
             return False
-        return len(name) in _ends(self._nodes, name, {0})
+        return len(name) in _Match(name).ends(self._nodes, {0})
 
 
-def _ends(nodes: Sequence[_Node], text: str, starts: set[int]) -> set[int]:
-    """Every position that ``nodes`` can end at, begun at any of ``starts``."""
-    for index, node in enumerate(nodes):
-        if not starts:
-            break
-        if isinstance(node, str):
-            starts = {start + len(node) for start in starts if text.startswith(node, start)}
-            continue
-        if isinstance(node, _Group) and node.kind == "!":
-            rest = nodes[index + 1 :]
-            starts = {
-                start
-                for start in _not_on_a_dot(starts, text)
-                if not any(
-                    len(text) in _ends((*alternative, *rest), text, {start}) for alternative in node.alternatives
-                )
-            }
-            starts = _from_first(starts, text)
-        elif isinstance(node, _Group):
-            starts = _group_ends(node, text, starts)
-        elif isinstance(node, _One):
-            starts = _not_on_a_dot(starts, text)
-            starts = {start + 1 for start in starts if start < len(text) and node.matches(text[start])}
-        else:
-            starts = _from_first(_not_on_a_dot(starts, text), text)
-    return starts
+class _Match:
+    """One name, matched."""
 
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._taken: dict[tuple[int, int], set[int]] = {}  # what a group (its id) takes from a start
 
-def _group_ends(group: _Group, text: str, starts: set[int]) -> set[int]:
-    def once(begun: set[int]) -> set[int]:
-        return set().union(*(_ends(alternative, text, begun) for alternative in group.alternatives))
+    def ends(self, nodes: Sequence[_Node], starts: set[int]) -> set[int]:
+        """Every position that ``nodes`` can end at, begun at any of ``starts``."""
+        for index, node in enumerate(nodes):
+            if not starts:
+                break
+            if isinstance(node, str):
+                starts = {start + len(node) for start in starts if self._text.startswith(node, start)}
+            elif isinstance(node, _Group):
+                starts = set().union(*(self._group(node, start, nodes[index + 1 :]) for start in starts))
+            else:
+                starts = self._not_on_a_dot(starts)
+                if isinstance(node, _Many):
+                    starts = self._from_first(starts)
+                else:
+                    starts = {at + 1 for at in starts if at < len(self._text) and node.matches(self._text[at])}
+        return starts
 
-    if group.kind == "@":
-        return once(starts)
-    if group.kind == "?":
-        return starts | once(starts)
-    reached = once(starts)
-    fresh = reached
-    while fresh:
-        fresh = once(fresh) - reached
-        reached = reached | fresh
-    return reached | starts if group.kind == "*" else reached
+    def _group(self, group: _Group, start: int, rest: Sequence[_Node]) -> set[int]:
+        """Every position that ``group`` can end at, begun at ``start``. ``rest``: what follows it, always the same."""
+        key = (id(group), start)
+        if key not in self._taken:
+            self._taken[key] = self._without(group, start, rest) if group.kind == "!" else self._repeated(group, start)
+        return self._taken[key]
 
+    def _without(self, group: _Group, start: int, rest: Sequence[_Node]) -> set[int]:
+        """``!( )`` takes anything, unless the name would end after an alternative and what follows it."""
+        starts = self._not_on_a_dot({start})
+        for alternative in group.alternatives:
+            if starts and len(self._text) in self.ends((*alternative, *rest), starts):
+                return set()
+        return self._from_first(starts)
 
-def _from_first(starts: set[int], text: str) -> set[int]:
-    return set(range(min(starts), len(text) + 1)) if starts else starts
+    def _repeated(self, group: _Group, start: int) -> set[int]:
+        reached = self._once(group, {start})
+        fresh = reached if group.kind in "*+" else set()
+        while fresh:
+            fresh = self._once(group, fresh) - reached
+            reached = reached | fresh
+        return reached | {start} if group.kind in "*?" else reached
 
+    def _once(self, group: _Group, starts: set[int]) -> set[int]:
+        return set().union(*(self.ends(alternative, starts) for alternative in group.alternatives))
 
-def _not_on_a_dot(starts: set[int], text: str) -> set[int]:
-    """A leading dot is matched by a dot alone."""
-    return starts - {0} if text.startswith(".") else starts
+    def _from_first(self, starts: set[int]) -> set[int]:
+        return set(range(min(starts), len(self._text) + 1)) if starts else starts
+
+    def _not_on_a_dot(self, starts: set[int]) -> set[int]:
+        """A leading dot is matched by a dot alone."""
+        return starts - {0} if self._text.startswith(".") else starts
 
 
 def _parse(text: str, at: int, depth: int) -> tuple[tuple[_Node, ...], int]:
@@ -218,6 +226,8 @@ def _parse_group(text: str, at: int, depth: int) -> tuple[_Group, int] | None:
 
 def _parse_class(text: str, at: int) -> tuple[_One, int] | None:
     """The class that begins at ``at``, after its ``[``, and what follows it. None when it is never closed."""
+    if "]" not in text[at + 1 :]:
+        return None
     items: list[tuple[str, str] | str] = []
     negated = text.startswith(("!", "^"), at)
     at += negated
@@ -247,37 +257,38 @@ def _braces_open(pattern: str) -> list[str]:
     done: list[str] = []
     waiting = [pattern]
     while waiting:
+        if len(done) + len(waiting) > GLOB_PATTERNS or sum(map(len, done)) + sum(map(len, waiting)) > _CHARACTERS:
+            raise BadGlob(f"its braces stand for more than {GLOB_PATTERNS} patterns or {_CHARACTERS} characters")
         text = waiting.pop()
-        opened = next(_open_first(text), None)
-        if opened is None:
-            done.append(text)
-        else:
+        opened = _open_first(text)
+        if opened:
             waiting += reversed(opened)
-        if len(done) + len(waiting) > GLOB_PATTERNS:
-            raise BadGlob(f"its braces stand for more than {GLOB_PATTERNS} patterns")
+        else:
+            done.append(text)
     return done
 
 
-def _open_first(text: str) -> Iterator[list[str]]:
-    """Yields once, for the first pair of braces that holds a comma or a range: a pattern for each of its parts."""
-    start = 0
-    while (start := text.find("{", start)) >= 0:
-        if start and text[start - 1] == "\\":
-            start += 1
-            continue
-        depth, parts, begun = 0, [], start + 1
-        for at in range(start, len(text)):
-            depth += (text[at] == "{") - (text[at] == "}")
-            if (text[at] == "," and depth == 1) or depth == 0:
-                parts.append(text[begun:at])
-                begun = at + 1
-            if depth == 0:
-                if len(parts) == 1:
-                    parts = _range(parts[0])
-                if parts:
-                    yield [text[:start] + part + text[at + 1 :] for part in parts]
-                break
-        start += 1
+def _open_first(text: str) -> list[str]:
+    """A pattern for each part of the first pair of braces that holds a comma or a range; none when there is no such."""
+    first: tuple[int, int, list[str]] | None = None  # where the pair begins and ends, and its parts
+    begun: list[list[int]] = []  # of each pair that is open: its brace, and the commas in it
+    for token in _BRACES.finditer(text):
+        at = token.start()
+        if token[0] == "{":
+            begun.append([at])
+        elif token[0] == "," and begun:
+            begun[-1].append(at)
+        elif token[0] == "}" and begun:
+            cuts = begun.pop()
+            parts = [text[low + 1 : high] for low, high in zip(cuts, [*cuts[1:], at], strict=True)]
+            if len(parts) == 1:
+                parts = _range(parts[0])
+            if parts and (first is None or cuts[0] < first[0]):
+                first = (cuts[0], at, parts)
+    if first is None:
+        return []
+    start, end, parts = first
+    return [text[:start] + part + text[end + 1 :] for part in parts]
 
 
 def _range(text: str) -> list[str]:

@@ -73,8 +73,10 @@ def _arguments(
 ) -> list[str]:
     """The search program and its options. Lines of a pattern are alternatives, as they are to every grep."""
     if ripgrep is not None:
-        arguments = [ripgrep, "--no-config", "--no-ignore", "--hidden", "--no-heading", "--color=never", "--crlf"]
+        arguments = [ripgrep, "--no-config", "--no-ignore", "--hidden", "--no-heading", "--color=never"]
         arguments += ["--sort=path", "--line-number", "--null", "--with-filename" if many else "--no-filename"]
+        if not any("\r" in pattern or "\\r" in pattern for pattern in patterns):
+            arguments.append("--crlf")  # $ is before a CRLF then; a pattern that looks for the \r itself is refused
         if glob is not None:
             arguments.append(f"--glob={glob}")
         if glob is None or ".git" not in glob.split("/"):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+import tempfile
 import threading
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,3 +106,37 @@ def root(workspace: Workspace) -> Path:
 def without_ripgrep(workspace: Workspace) -> Workspace:
     """The same workspace in an image that has no ripgrep."""
     return Workspace(workspace.root, workspace.run_search, None)
+
+
+@pytest.fixture
+def ordinary_user(workspace: Workspace) -> Iterator[Path]:
+    """A directory that anyone may write, seen as a user without privileges for the length of the test.
+
+    A test that runs as root takes another effective uid; then /proc/self also belongs to root, as it does to a worker
+    that is not dumpable.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="pod-host-tools-"))
+    directory.chmod(0o777)
+    privileged = os.geteuid() == 0
+    if privileged:
+        os.setegid(65534)
+        os.seteuid(65534)
+    try:
+        yield directory
+    finally:
+        if privileged:
+            os.seteuid(0)
+            os.setegid(0)
+        subprocess.run(["chmod", "-R", "u+rwX", str(directory)], check=True)
+        shutil.rmtree(directory)
+
+
+@contextmanager
+def peak_memory(most_bytes: int) -> Iterator[None]:
+    """Fails when Python holds more than ``most_bytes`` beyond what it held before, at any point of the block."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most_bytes
+    finally:
+        tracemalloc.stop()
