@@ -293,7 +293,7 @@ async def test_an_answer_fits_the_schema_that_the_instructions_hold(tmp_path: Pa
     }
     talk = chat(tmp_path, f"Answer with JSON that fits this schema:\n{json.dumps(schema)}")
     answer = json.loads(await talk.say("run `echo 5 times`"))
-    assert set(answer) == set(schema["properties"])  # type: ignore[call-overload]
+    assert set(answer) == set(schema["properties"])
     assert "echo 5 times" in answer["summary"]
 
 
@@ -321,8 +321,8 @@ async def test_a_media_part_is_read() -> None:
         assert reference == {"artifactId": "af_1", "version": 1, "name": "tea.png"}
         return b"\x89PNG", "image/png"
 
-    part = {"type": "media", "mediaType": "image/png"}
-    part["reference"] = {"artifactId": "af_1", "version": 1, "name": "tea.png"}
+    reference = {"artifactId": "af_1", "version": 1, "name": "tea.png"}
+    part: JsonObject = {"type": "media", "mediaType": "image/png", "reference": reference}
     prompt = [{"kind": "message", "role": "user", "content": [text("look"), part]}]
     call: JsonObject = {"prompt": prompt, "tools": [], "executionId": "ses_1"}
     answer = await FixtureModel().answer(call, effect_id="e", files=files)
