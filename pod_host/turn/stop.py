@@ -54,9 +54,13 @@ class Stop:
 
         A stop for one of the reasons that it ``finishes`` under leaves it `limits.STOP_SECONDS` more.
         """
-        if self._reason is not None and self._reason not in finishes:
-            raise Stopped(self._reason)
-        task: asyncio.Future[T] = asyncio.ensure_future(work())
+
+        async def begin() -> T:
+            if self._reason is not None and self._reason not in finishes:
+                raise Stopped(self._reason)
+            return await work()
+
+        task = asyncio.ensure_future(begin())
         try:
             if self._reason is None:
                 await _either(task, self._stopped)
