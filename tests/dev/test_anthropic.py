@@ -114,7 +114,7 @@ async def test_a_call_becomes_a_request_with_reasoning_results_and_files() -> No
     data = base64.b64encode(b"bytes").decode()
     body = served.bodies[1]
     assert served.paths == ["/v1/messages"] * 2
-    assert served.headers[1]["x-api-key"] == "key"
+    assert served.headers[1]["authorization"] == "Bearer key"
     assert body["system"] == "Be kind."
     assert (body["model"], body["max_tokens"], body["temperature"], body["x"]) == ("claude-other", 99, 0.5, 1)
     assert body["tools"] == [
@@ -230,5 +230,5 @@ async def test_a_key_chooses_it() -> None:
         model = choose_model(environ)
         assert (model.descriptor.provider, model.descriptor.id) == ("anthropic", "claude-mine")
         await model.answer(a_call(), effect_id="e", files=a_file)
-    assert served.headers[0]["x-api-key"] == "mine"
+    assert served.headers[0]["authorization"] == "Bearer mine"
     assert served.bodies[0]["model"] == "claude-mine"
