@@ -98,6 +98,11 @@ class Settings:
         return settings
 
     @property
+    def speaks_tls(self) -> bool:
+        """Whether any URL of the Runtime is https."""
+        return any(url.lower().startswith("https:") for url in (self.harness_url, self.gates_url))
+
+    @property
     def harness_address(self) -> Address:
         """Where the Harness API listens."""
         parts = urlsplit(self.harness_url)
@@ -176,8 +181,8 @@ def _split(text: str) -> SplitResult:
     try:
         parts = urlsplit(text)
         port = parts.port
-    except ValueError as fault:
-        raise _Fault(f"no URL: {fault}") from None
+    except ValueError:  # its text may hold what the URL holds
+        raise _Fault("a URL such as http://10.0.0.1:4200 is needed; this is none") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise _Fault("a URL such as http://10.0.0.1:4200 is needed, http or https")
     if parts.username is not None or parts.password is not None:

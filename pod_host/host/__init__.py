@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from pod_host.errors import ConfigurationError, ConfinementMissing, NetworkGateError
+from pod_host.errors import ConfigurationError, NetworkGateError, SandboxError
+from pod_host.host import hardening, log, watchdog
 from pod_host.settings import Settings
+
+if TYPE_CHECKING:
+    from pod_host.host.life import Host
 
 EXIT_NETWORK_GATE = 75
 EXIT_CONFIGURATION = 78
 
 
 def main(settings: Settings) -> int:
-    """Run the host until SIGTERM or SIGINT. The exit code: 0, or 75 when the network gate never closed, or 78 when what the
-    settings name cannot be used. (70 is the watchdog's own.)"""
-    from pod_host.host.hardening import harden
-    from pod_host.host.log import configure, get_log
+    """Run the host until SIGTERM or SIGINT. The exit code: 0; 75 when the network gate never closed; 78 when what the
+    settings name cannot be used, the sandbox among it. (70 is the watchdog's own.)"""
+    hardening.harden()
+    log.configure(settings.log_level, settings.log_format)
+    from pod_host.client import runtime_tls
+    from pod_host.host.life import Host  # here, where a signal still ends the process at once: this takes a while
 
-    configure(settings.log_level, settings.log_format)
-    harden()
-    log = get_log()
     try:
-        asyncio.run(_run(settings))
+        tls = runtime_tls(settings.runtime_ca) if settings.speaks_tls else None
+        asyncio.run(_run(settings, lambda: Host(settings, os.environ, tls)))
     except NetworkGateError as fault:
-        log.error("gate.failed", reason=str(fault))
+        log.get_log().error("gate.failed", reason=str(fault))
         return EXIT_NETWORK_GATE
-    except ConfinementMissing as fault:
-        log.error("confinement.missing", reason=str(fault))
+    except SandboxError as fault:
+        log.get_log().error("worker.failed", reason=str(fault))
         return EXIT_CONFIGURATION
     except ConfigurationError as fault:
         for line in fault.faults:
@@ -37,9 +44,21 @@ def main(settings: Settings) -> int:
     return 0
 
 
-async def _run(settings: Settings) -> None:
-    """The loop's first steps: signals before anything that takes time."""
+async def _run(settings: Settings, host: Callable[[], Host]) -> None:
+    """Signals first: from here on the first one is a shutdown in order, and the next ones change nothing."""
     loop = asyncio.get_running_loop()
-    leaving = asyncio.Event()
+    stopping = asyncio.Event()
+
+    def shut_down() -> None:
+        if not stopping.is_set():
+            stopping.set()
+            watchdog.leave_after(settings.drain_seconds, 0)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, leaving.set)
+        loop.add_signal_handler(number, shut_down)
+    guard = watchdog.Watchdog()
+    guard.start(loop)
+    try:
+        await host().run(stopping)
+    finally:
+        guard.stop()

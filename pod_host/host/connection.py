@@ -78,6 +78,7 @@ class Connection:
         """No new runs; those held are stopped and given back within ``seconds``; then the connection is closed."""
         if self._taking is not None:
             self._taking.cancel()
+            await asyncio.wait({self._taking})  # the waiting lease is given up before the connection goes
         if self._leases is not None:
             await self._leases.stop("shutdown", seconds)
         await self.close("harness stopped")

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pod_host.host.trust import DIRECTORY as TRUST
-from pod_host.host.trust import LINK
-from pod_host.sandbox import kernel
+from pod_host.sandbox import SandboxConfig, kernel
 from pod_host.settings import Settings
 
 HOME = "home"  # of the commands, in the harness directory
+SPOOL = Path("/tmp/pod-host")  # whole outputs, for the model to read on
 EVERYBODYS = (Path("/"), Path("/nonexistent"))  # homes of users that have none
 
 
@@ -25,6 +25,21 @@ def harden() -> None:
     kernel.become_undumpable()
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.become_subreaper()
+
+
+def sandbox_config(settings: Settings) -> SandboxConfig:
+    """The worker's settings: where it works, and what it is kept out of."""
+    paths = sandbox_paths(settings, starter_home())
+    return SandboxConfig(
+        workspace=settings.workspace_dir,
+        home=settings.harness_dir / HOME,
+        skills=settings.skills_dir,
+        spool=SPOOL,
+        denied=paths.denied,
+        allowed=paths.allowed,
+        uid=settings.sandbox_uid,
+        require=settings.required_confinement,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +57,7 @@ def sandbox_paths(settings: Settings, starter_home: Path | None) -> SandboxPaths
     keys, so it is denied too, the workspace and the skills excepted. In a pod it is the commands' own HOME, or nobody's.
     """
     harness = settings.harness_dir
-    allowed = [harness / HOME, harness / TRUST, harness / LINK]
+    allowed = [harness / HOME, harness / TRUST]
     denied = [settings.join_file.parent, harness]
     if starter_home is not None and starter_home not in (*EVERYBODYS, harness / HOME):
         denied.append(starter_home)

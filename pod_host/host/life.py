@@ -12,6 +12,7 @@ import asyncio
 import random
 import ssl
 import time
+from collections.abc import Mapping
 
 from pod_host import limits
 from pod_host.client import Gates, HostApi, Run, retry
@@ -22,10 +23,11 @@ from pod_host.errors import ChannelClosed, ConnectRefused, RuntimeRefusal
 from pod_host.host.connection import Connection
 from pod_host.host.credentials import Credentials
 from pod_host.host.environment import Environments
+from pod_host.host.hardening import sandbox_config
 from pod_host.host.log import get_log
 from pod_host.host.network_gate import pass_network_gate
 from pod_host.host.setup import Setup
-from pod_host.host.trust import TrustBundle
+from pod_host.host.trust import TrustBundle, make_trust_directory
 from pod_host.host.workspace import Workspaces
 from pod_host.sandbox import Sandbox
 from pod_host.settings import Settings
@@ -37,34 +39,30 @@ log = get_log()
 class Host:
     """One host, in a running event loop. ``tls``: for https URLs of the Runtime."""
 
-    def __init__(self, settings: Settings, sandbox: Sandbox, environments: Environments, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, settings: Settings, environ: Mapping[str, str], tls: ssl.SSLContext | None) -> None:
         self._settings = settings
-        self._sandbox = sandbox
         self._tls = tls
+        self._sandbox = Sandbox(sandbox_config(settings))
         self._trust = TrustBundle(settings.harness_dir)
         self._api = HostApi(settings.harness_url, tls)
         self._gates = Gates(settings.gates_url, tls)
         self._credentials = Credentials(
             settings, self._api, joined=self._joined, answered=self._answered, refused=self._fenced
         )
-        environments.follow(self._credentials, self._trust)
-        self._workspaces = Workspaces(sandbox, environments.of_call)
-        self._setup = Setup(settings.harness_dir, settings.workspace_dir, sandbox, environments.of_setup)
+        environments = Environments(settings, environ, self._credentials, self._trust)
+        self._workspaces = Workspaces(self._sandbox, environments.of_call)
+        self._setup = Setup(settings.harness_dir, settings.workspace_dir, self._sandbox, environments.of_setup)
         self._transcripts = TranscriptCache()
         self._connection: Connection | None = None
         self._form = 0  # of FEATURE_FORMS: the one that the Runtime takes
         self._tries = 0  # connections that did not last, in a row
-        self._stopping = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
 
-    def shut_down(self) -> None:
-        """SIGTERM. A second one changes nothing."""
-        self._stopping.set()
-
-    async def run(self) -> None:
-        """Returns after `shut_down`, everything given back. Raises NetworkGateError; nothing else ends it."""
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Returns once ``stopping`` is set and everything is given back. Raises NetworkGateError, or SandboxError when
+        the worker cannot start at all; nothing else ends it."""
         living = asyncio.create_task(self._live(), name="life")
-        told = asyncio.create_task(self._stopping.wait(), name="shutdown")
+        told = asyncio.create_task(stopping.wait(), name="shutdown")
         try:
             await asyncio.wait({living, told}, return_when=asyncio.FIRST_COMPLETED)
             if not told.done():
@@ -74,7 +72,7 @@ class Host:
             told.cancel()
             living.cancel()
             await asyncio.wait({living})
-            await self._sandbox.close()
+            await self._sandbox.stop()
             await self._api.close()
             await self._gates.close()
 
@@ -84,8 +82,15 @@ class Host:
         if self._settings.network_gate:
             await pass_network_gate(self._settings.probes, self._settings.harness_address)
         else:
-            log.warning("gate.off", reason="POD_HOST_NETWORK_GATE is off: nothing proves that a network policy is in force")
+            log.warning(
+                "gate.off", reason="POD_HOST_NETWORK_GATE is off: nothing proves that a network policy is in force"
+            )
+        make_trust_directory(self._settings.harness_dir)  # before the worker: its domain names it
         await self._sandbox.start()
+        confinement = self._sandbox.confinement
+        log.info("worker.started", landlockAbi=confinement.abi, holds=sorted(confinement.held))
+        for exposed in confinement.exposed:
+            log.warning("confinement.report", exposed=exposed)
         renewing = asyncio.create_task(self._credentials.keep_fresh(), name="renewals")
         try:
             while True:
@@ -98,9 +103,7 @@ class Host:
         host_token = await self._credentials.ready()
         started = time.monotonic()
         try:
-            connection = await Connection.open(
-                self._settings, host_token, tls=self._tls, workspaces=self._workspaces
-            )
+            connection = await Connection.open(self._settings, host_token, tls=self._tls, workspaces=self._workspaces)
         except ConnectRefused as refusal:
             log.warning("channel.refused", status=refusal.status)
             if refusal.status == 401:  # renewed a moment ago, or past renewing: only a join helps

@@ -23,8 +23,7 @@ from pod_host.errors import SandboxError, WorkerLost
 from pod_host.host import setup_record
 from pod_host.host.log import get_log, redactor
 from pod_host.host.setup_record import SetupRecord, SetupRecordError, StepResult
-from pod_host.sandbox.outcomes import Completed, Failed, Outcome
-from pod_host.sandbox.requests import AppendLog, Command, PutFile, Request
+from pod_host.sandbox import AppendLog, Command, Completed, Failed, Outcome, PutFile, Request
 
 LOG_NAME = "setup.log"  # in the commands' HOME
 TAIL_CHARACTERS = 4096  # of a step's output, in events and in the note

@@ -12,11 +12,10 @@ from pod_host.contract.open_points import read_workspace_call
 from pod_host.contract.turn_start import TurnStart
 from pod_host.contract.work import EventParams, RunGrant
 from pod_host.contract.workspace import TOOLS_OF, WorkspaceCall
-from pod_host.errors import ContractViolation, InvalidToolInput, RuntimeRefusal, SandboxError
+from pod_host.errors import ContractViolation, InvalidToolInput, RuntimeRefusal, SandboxError, WorkerLost
 from pod_host.host.claims import Ask, Claims, exec_payload, state_payload
 from pod_host.host.log import get_log
-from pod_host.sandbox.outcomes import Completed, Failed, Outcome
-from pod_host.sandbox.requests import Request, ToolCall
+from pod_host.sandbox import Completed, Failed, Outcome, Report, Request, ToolCall
 from pod_host.sandbox.tools.inputs import parse_input
 
 INVALID_INPUT = "tool.invalid-input"
@@ -26,15 +25,17 @@ log = get_log()
 
 
 class Pending(Protocol):
+    """`sandbox.Pending`, or a call that was refused before it got there."""
+
     async def outcome(self) -> Outcome: ...
     def abort(self) -> None: ...
 
 
-class Sandbox(Protocol):
-    """What of the sandbox's client is used here."""
+class RunsCalls(Protocol):
+    """`sandbox.Sandbox`, as far as it is used here."""
 
     def submit(self, request: Request) -> Pending: ...
-    async def report(self) -> JsonObject: ...
+    async def report(self) -> Report: ...
 
 
 class LeasedRun(Protocol):
@@ -50,7 +51,7 @@ Environment = Callable[[Mapping[str, str], str | None], Mapping[str, str]]
 class Workspaces:
     """Every session's way into the one sandbox of the pod."""
 
-    def __init__(self, sandbox: Sandbox, environment: Environment) -> None:
+    def __init__(self, sandbox: RunsCalls, environment: Environment) -> None:
         self._sandbox = sandbox
         self._environment = environment
         self._claims = Claims()
@@ -117,8 +118,11 @@ class Workspaces:
             "backend": "local",
             "isolation": "container",
             "reason": "the sandbox is this pod",
-            "probes": [{"name": "local", "available": True, "isolation": "container"}],
-            **told,
+            "probes": [{"name": "local", "available": told.alive, "isolation": "container"}],
+            "processes": [
+                {"pid": process.pid, "command": process.command, "sessionId": process.session}
+                for process in told.processes
+            ],
         }
 
     # --- for SessionWorkspace ------------------------------------------------------------------------------------------
@@ -216,7 +220,11 @@ class RunningCall:
 
     async def _follow(self) -> Outcome:
         started = time.monotonic()
-        outcome = await self._pending.outcome()
+        try:
+            outcome = await self._pending.outcome()
+        except WorkerLost as fault:
+            log.error("worker.lost", reason=str(fault))
+            raise
         self._claim = self._ended(outcome, round((time.monotonic() - started) * 1000))
         return outcome
 

@@ -1,0 +1,49 @@
+"""What a command's environment is made of, at its start: the image's variables, the session's, the proxy with the token of
+the moment, the bundle once it is there (Harness API v5, sections 3 and 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from pod_host.host.credentials import Credentials
+from pod_host.host.hardening import HOME
+from pod_host.host.trust import TrustBundle
+from pod_host.sandbox import command_environment
+from pod_host.settings import Settings
+
+PROXY_USER = "nylorun"  # the proxy looks at the password alone
+
+
+class Environments:
+    """``base``: the host's own environment. The worker's side takes out of it what no command may see."""
+
+    def __init__(
+        self, settings: Settings, base: Mapping[str, str], credentials: Credentials, trust: TrustBundle
+    ) -> None:
+        self._settings = settings
+        self._base = dict(base)
+        self._credentials = credentials
+        self._trust = trust
+
+    def of_call(self, declared: Mapping[str, str], traceparent: str | None) -> Mapping[str, str]:
+        """``declared``: the session's variables, or those that a step of the setup names."""
+        return command_environment(
+            base=self._base,
+            home=self._settings.harness_dir / HOME,
+            session=declared,
+            proxy=self._proxy(),
+            trust_bundle=self._trust.path,
+            traceparent=traceparent,
+        )
+
+    def of_setup(self, declared: Mapping[str, str]) -> Mapping[str, str]:
+        return self.of_call(declared, None)
+
+    def _proxy(self) -> str | None:
+        """None before the first join, and when the Runtime has no proxy."""
+        token, proxy = self._credentials.egress_token, self._settings.egress_proxy
+        if token is None or proxy is None:
+            return None
+        scheme, _, address = proxy.partition("://")
+        return f"{scheme}://{PROXY_USER}:{quote(token, safe='')}@{address}"
