@@ -56,6 +56,9 @@ class _One:
         )
 
 
+_ANY: Final = _One((), negated=True)  # ?
+
+
 @dataclass(frozen=True, slots=True)
 class _Many:
     """``*``: any characters, also none."""
@@ -77,12 +80,18 @@ class Glob:
 
     def __init__(self, pattern: str) -> None:
         self._by_name = "/" not in pattern
-        self._patterns = [[_Name(name) for name in text.split("/")] for text in _braces_open(pattern)]
+        self._patterns = [[_Name(name) for name in _names(text)] for text in _braces_open(pattern)]
 
     def matches(self, path: str) -> bool:
         """Whether it matches ``path``, relative and with ``/``. A pattern without ``/`` is matched against the name."""
         names = [path.rpartition("/")[2]] if self._by_name else path.split("/")
         return any(_path_matches(pattern, names) for pattern in self._patterns)
+
+
+def _names(pattern: str) -> list[str]:
+    """The parts between slashes. ``a//b`` and ``a/./b`` are ``a/b``; at either end they say something, and stay."""
+    first, *further = pattern.split("/")
+    return [first, *(name for name in further[:-1] if name not in ("", ".")), *further[-1:]]
 
 
 def _path_matches(pattern: Sequence[_Name], names: list[str]) -> bool:
@@ -129,7 +138,7 @@ class _Match:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._taken: dict[tuple[int, int], set[int]] = {}  # what a group (its id) takes from a start
+        self._taken: dict[tuple[int, int], set[int]] = {}  # what a group, by its id, takes once from a start
 
     def ends(self, nodes: Sequence[_Node], starts: set[int]) -> set[int]:
         """Every position that ``nodes`` can end at, begun at any of ``starts``."""
@@ -150,29 +159,36 @@ class _Match:
 
     def _group(self, group: _Group, start: int, rest: Sequence[_Node]) -> set[int]:
         """Every position that ``group`` can end at, begun at ``start``. ``rest``: what follows it, always the same."""
+        if group.kind == "!":
+            return self._without(group, start, rest)
+        reached = set(self._once(group, start))
+        waiting = list(reached) if group.kind in "*+" else []
+        while waiting:
+            further = self._once(group, waiting.pop()) - reached
+            reached |= further
+            waiting += further
+        return reached | {start} if group.kind in "*?" else reached
+
+    def _once(self, group: _Group, start: int) -> set[int]:
         key = (id(group), start)
         if key not in self._taken:
-            self._taken[key] = self._without(group, start, rest) if group.kind == "!" else self._repeated(group, start)
+            self._taken[key] = set().union(*(self.ends(alternative, {start}) for alternative in group.alternatives))
         return self._taken[key]
 
     def _without(self, group: _Group, start: int, rest: Sequence[_Node]) -> set[int]:
-        """``!( )`` takes anything, unless the name would end after an alternative and what follows it."""
-        starts = self._not_on_a_dot({start})
-        for alternative in group.alternatives:
-            if starts and len(self._text) in self.ends((*alternative, *rest), starts):
-                return set()
-        return self._from_first(starts)
+        """``!( )`` takes anything, unless the name would end after an alternative and what follows it.
 
-    def _repeated(self, group: _Group, start: int) -> set[int]:
-        reached = self._once(group, {start})
-        fresh = reached if group.kind in "*+" else set()
-        while fresh:
-            fresh = self._once(group, fresh) - reached
-            reached = reached | fresh
-        return reached | {start} if group.kind in "*?" else reached
-
-    def _once(self, group: _Group, starts: set[int]) -> set[int]:
-        return set().union(*(self.ends(alternative, starts) for alternative in group.alternatives))
+        Where a ``*`` is all that follows, that takes one character at least: ``!(a)*`` excludes ab, but not a.
+        """
+        key = (id(group), start)
+        if key not in self._taken:
+            starts = self._not_on_a_dot({start})
+            if rest and all(isinstance(node, _Many) for node in rest):
+                rest = (_ANY, *rest)
+            ends = (self.ends((*alternative, *rest), starts) for alternative in group.alternatives)
+            excluded = any(len(self._text) in end for end in ends)
+            self._taken[key] = set() if excluded else self._from_first(starts)
+        return self._taken[key]
 
     def _from_first(self, starts: set[int]) -> set[int]:
         return set(range(min(starts), len(self._text) + 1)) if starts else starts
@@ -199,7 +215,7 @@ def _parse(text: str, at: int, depth: int) -> tuple[tuple[_Node, ...], int]:
         elif character == "*":
             node, at = _Many(), at + 1
         elif character == "?":
-            node, at = _One((), negated=True), at + 1
+            node, at = _ANY, at + 1
         if node is None:
             plain, at = plain + character, at + 1
             continue
