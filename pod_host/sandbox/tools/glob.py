@@ -82,7 +82,9 @@ def _matching(workspace: Workspace, glob: Glob, start: str, within: str) -> _Wal
                     walk.ended_by = _TOO_LONG
                     break
     except OSError as error:
-        raise ToolFailure("sandbox.glob_failed", f"The search could not be started: {error.strerror}") from None
+        raise ToolFailure(
+            "sandbox.glob_failed", f"The search could not be started: {error.strerror or error}"
+        ) from None
     return walk
 
 

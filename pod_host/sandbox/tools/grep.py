@@ -48,7 +48,9 @@ def grep_files(
                     break
             end = run.end()
     except OSError as error:
-        raise ToolFailure("sandbox.grep_failed", f"The search could not be started: {error.strerror}") from None
+        raise ToolFailure(
+            "sandbox.grep_failed", f"The search could not be started: {error.strerror or error}"
+        ) from None
     if not found:
         return Completed(_none(end))
     text = "\n".join(found[:max_results])
