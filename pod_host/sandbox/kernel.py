@@ -67,7 +67,8 @@ def clone_as_sibling() -> int:
 
     No Python-level after-fork work is done: for a single-threaded caller whose child soon calls exec.
     """
-    pid: int = _libc_locked.syscall(ctypes.c_long(_CLONE[MACHINE]), ctypes.c_long(CLONE_PARENT | _SIGCHLD), 0, 0, 0, 0)
+    arguments = (_CLONE[MACHINE], CLONE_PARENT | _SIGCHLD, 0, 0, 0, 0)
+    pid: int = _libc_locked.syscall(*map(ctypes.c_long, arguments))
     if pid < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

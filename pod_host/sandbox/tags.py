@@ -11,6 +11,7 @@ one machine never meet.
 from __future__ import annotations
 
 import os
+import re
 import resource
 import secrets
 import signal
@@ -21,6 +22,7 @@ from typing import Final
 RLIMIT_LOCKS: Final = 10  # not named by the module `resource`
 _INFINITY: Final = 2**64 - 1
 _LEAST_WIDTH: Final = 2**24
+_HARD_LIMITS: Final = re.compile(rb"^Max (?:resident set|file locks) +\S+ +(\S+)", re.MULTILINE)
 
 
 class NoRoomForTags(Exception):
@@ -85,8 +87,21 @@ class TagSpace:
         """A process's pair, or None when it is gone or another user's."""
         try:
             return _hard(pid, resource.RLIMIT_RSS), _hard(pid, RLIMIT_LOCKS)
-        except (ProcessLookupError, PermissionError):
+        except ProcessLookupError:
             return None
+        except PermissionError:
+            # Root without CAP_SYS_RESOURCE, as in most containers, may not ask; it may read.
+            return _read_limits(pid) if os.geteuid() == 0 else None
+
+
+def _read_limits(pid: int) -> tuple[int, int] | None:
+    try:
+        with open(f"/proc/{pid}/limits", "rb", buffering=0) as file:
+            text = file.read(8192)
+    except OSError:
+        return None
+    pair = [_INFINITY if hard == b"unlimited" else int(hard) for hard in _HARD_LIMITS.findall(text)]
+    return (pair[0], pair[1]) if len(pair) == 2 else None  # in the kernel's order: resident set, locks
 
 
 STRAY: Final = 0  # the number of an orphan of ours that broke its tag: whose it was cannot be known

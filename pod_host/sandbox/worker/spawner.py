@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -14,9 +15,9 @@ from pod_host.sandbox.tags import TagSpace
 from pod_host.sandbox.worker.loop import Loop, Timer
 from pod_host.sandbox.worker.zygote import PID, Program, fork_zygote, send_program
 
-_ATTEMPTS: Final = 5  # a command can kill the zygote, and would have to meet each new one
 _SPAWN_SECONDS: Final = 5.0  # without a pid for so long: somebody stopped the zygote
-_AT_ONCE: Final = 32  # requests in the zygote's socket: the kernel bounds descriptors in flight
+_GIVE_UP_SECONDS: Final = 15.0  # a command can kill the zygote, and would have to meet each new one for so long
+_AT_ONCE: Final = 8  # requests in the zygote's socket: the kernel bounds descriptors in flight
 _STATUS_BYTES: Final = 4096
 
 
@@ -45,7 +46,7 @@ class Spawn:
         self.failed = failed
         self.ended = ended
         self.pid: int | None = None
-        self.attempts = 0
+        self.give_up: float | None = None  # set by the first attempt
         self.zygote = 0  # the pid of the zygote that was asked last
         self.status = -1  # our end of the status pipe while it is open
         self.told = b""
@@ -107,11 +108,12 @@ class Spawner:
             self._attempt(request)
 
     def _attempt(self, request: Spawn) -> None:
-        if request.attempts == _ATTEMPTS:
+        now = time.monotonic()
+        request.give_up = request.give_up or now + _GIVE_UP_SECONDS
+        if now >= request.give_up:
             self._settle(request)
             request.failed("Could not start the command: the process that starts commands was killed again and again.")
             return
-        request.attempts += 1
         request.told = b""
         request.status, theirs = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(request.status, False)

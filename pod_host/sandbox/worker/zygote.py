@@ -111,6 +111,7 @@ def _receive(channel: socket.socket) -> tuple[bytes, list[int], int, object]:
 
 def _become_zygote(requests: socket.socket, abi: int, protected: list[int], groups: list[int]) -> None:
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setpgid(0, 0)  # a signal to our group shall not count as one that reached the worker's
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)  # the worker ignores some; what is ignored stays so over exec

@@ -1,0 +1,98 @@
+"""The file operations that are no tools."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import pytest
+
+from pod_host.sandbox import AppendLog, Completed, Failed, PutFile, ReadBytes
+from tests.sandbox.conftest import Box
+
+
+@pytest.mark.parametrize("path", ["../out", "a/../../out", "/etc/out", "", ".", "a\0b", "{hidden}/out", "link/out"])
+async def test_nothing_is_put_outside_the_workspace(box: Box, path: str) -> None:
+    await box.bash(f"ln -s {box.root} link")
+    outcome = await box.sandbox.submit(PutFile("one", path.format(hidden=box.hidden), b"x")).outcome()
+    assert isinstance(outcome, Failed)
+    assert outcome.code == "sandbox.outside_workspace"
+    assert not (box.root / "out").exists()
+
+
+async def test_a_put_file_has_its_mode_and_the_commands_owner(box: Box) -> None:
+    for name, mode, expected in (("a", None, 0o644), ("b", 0o755, 0o755), ("c", 0o600, 0o600)):
+        await box.sandbox.submit(PutFile("one", str(box.workspace / name), b"x", mode)).outcome()
+        status = (box.workspace / name).stat()
+        assert status.st_mode & 0o7777 == expected
+        assert status.st_uid == (await box.sandbox.report()).uid
+
+
+async def test_a_put_file_replaces_whole_and_leaves_nothing_beside(box: Box) -> None:
+    await box.bash("echo old > file; ln file kept")
+    await box.sandbox.submit(PutFile("one", "file", b"new\n")).outcome()
+    assert (await box.bash("cat file kept; ls -A"))["stdout"] == "new\nold\nfile\nkept\n"
+
+
+async def test_a_file_in_the_way_of_a_directory_is_a_clear_failure(box: Box) -> None:
+    await box.bash("touch file; mkdir directory")
+    for path in ("file/below", "directory"):
+        outcome = await box.sandbox.submit(PutFile("one", path, b"")).outcome()
+        assert isinstance(outcome, Failed)
+        assert outcome.code == "sandbox.write_failed"
+    assert (await box.bash("ls -A"))["stdout"] == "directory\nfile\n"
+
+
+async def test_bulk_passes_both_ways_while_the_loop_goes_on(box: Box) -> None:
+    content = os.urandom(1 << 20) * 64
+    longest = 0.0
+
+    async def ticks() -> None:
+        nonlocal longest
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0)
+            now = time.monotonic()
+            longest = max(longest, now - last)
+            last = now
+
+    ticking = asyncio.create_task(ticks())
+    put = await box.sandbox.submit(PutFile("one", "bulk", content)).outcome()
+    assert put == Completed({"path": str(box.workspace / "bulk"), "bytes": len(content)})
+    got = await box.sandbox.submit(ReadBytes("one", "bulk", 0, len(content))).outcome()
+    ticking.cancel()
+    assert isinstance(got, Completed)
+    assert got.output["bytes"] == content
+    assert longest < 5  # a stall of the whole transfer would show; how short it is, a benchmark tells
+
+
+async def test_a_tool_input_of_many_megabytes_arrives_whole(box: Box) -> None:
+    text = 'é\\"\n' * 3_000_000
+    outcome = await box.submit("write", path="large", content=text).outcome()
+    assert outcome == Completed({"path": str(box.workspace / "large"), "bytes": len(text.encode())})
+    assert (box.workspace / "large").read_text() == text
+
+
+@pytest.mark.parametrize(
+    "make", ["mkfifo special", "mkdir special", "ln -s /dev/zero special", "ln -s /dev/tty special"]
+)
+async def test_what_is_no_regular_file_is_refused_at_once(box: Box, make: str) -> None:
+    await box.bash(make)
+    outcome = await box.sandbox.submit(ReadBytes("one", "special", 0, 10)).outcome()
+    assert isinstance(outcome, Failed)
+
+
+async def test_bytes_beyond_the_end_are_none(box: Box) -> None:
+    await box.bash("printf abc > f")
+    assert await box.sandbox.submit(ReadBytes("one", "f", 10, 10)).outcome() == Completed({"bytes": b"", "size": 3})
+    assert await box.sandbox.submit(ReadBytes("one", "f", 1, 0)).outcome() == Completed({"bytes": b"", "size": 3})
+    missing = await box.sandbox.submit(ReadBytes("one", "none", 0, 1)).outcome()
+    assert isinstance(missing, Failed)
+    assert missing.code == "sandbox.not_found"
+
+
+async def test_a_log_that_a_command_replaced_by_a_trap_holds_nobody_up(box: Box) -> None:
+    await box.bash("mkfifo $HOME/setup.log; ln -s /etc/passwd $HOME/other.log")
+    for name in ("setup.log", "other.log", "../token"):
+        assert isinstance(await box.sandbox.submit(AppendLog("one", name, "x\n")).outcome(), Failed)

@@ -1,0 +1,232 @@
+"""Deaths: of the worker, of the zygote, of the host; and starts that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pod_host.errors import ConfinementMissing, SandboxError, WorkerLost
+from pod_host.sandbox import Completed, Failed
+from tests.sandbox.conftest import UID, Box, alive, completed, eventually
+
+BELOW = "setsid -f sleep 999; env -i setsid sleep 998 & sleep 997"
+
+
+async def test_a_killed_worker_fails_its_calls_leaves_nothing_and_is_replaced(box: Box) -> None:
+    before = await box.sandbox.report()
+    running = box.start(f"touch begun; {BELOW}")
+    queued = box.start("true")
+    await eventually((box.workspace / "begun").exists)
+    left = [process.pid for process in await _processes(box, 3)]
+    os.kill(before.pid, signal.SIGKILL)
+    for call in (running, queued):
+        with pytest.raises(WorkerLost):
+            await call.outcome()
+    assert (await box.bash("echo again"))["stdout"] == "again\n"
+    after = await box.sandbox.report()
+    assert after.pid != before.pid
+    assert [
+        (pid, Path(f"/proc/{pid}/status").read_text()[:300])
+        for pid in [*left, before.pid, before.zygote or 0]
+        if alive(pid)
+    ] == []
+    remains = [Path(f"/proc/{pid}/stat") for pid in [*left, before.pid, before.zygote]]
+    assert [path.read_text() for path in remains if path.exists()] == []  # no zombie either
+
+
+async def _processes(box: Box, count: int) -> Any:
+    async def enough() -> Any:
+        processes = (await box.sandbox.report()).processes
+        return processes if len(processes) >= count else None
+
+    return await eventually(enough)
+
+
+async def test_calls_submitted_while_no_worker_is_there_run_on_the_next(box: Box) -> None:
+    os.kill((await box.sandbox.report()).pid, signal.SIGKILL)
+
+    async def away() -> bool:
+        return not (await box.sandbox.report()).alive
+
+    await eventually(away)
+    outputs = await asyncio.gather(*(box.bash(f"echo {n}", f"s{n}") for n in range(5)))
+    assert [output["stdout"] for output in outputs] == [f"{n}\n" for n in range(5)]
+
+
+async def test_a_killed_zygote_costs_no_running_command(box: Box) -> None:
+    running = box.start("touch begun; while [ ! -e go ]; do sleep 0.02; done; exit 9")
+    await eventually((box.workspace / "begun").exists)
+    zygote = (await box.sandbox.report()).zygote
+    assert (await box.bash(f"kill -9 {zygote}", "killer"))["exitCode"] == 0  # a command can
+    assert (await box.bash("touch go; echo ok", "other"))["stdout"] == "ok\n"
+    assert completed(await running.outcome())["exitCode"] == 9
+    assert (await box.sandbox.report()).zygote != zygote
+
+
+async def test_a_stopped_zygote_is_replaced(box: Box) -> None:
+    zygote = (await box.sandbox.report()).zygote
+    await box.bash(f"kill -STOP {zygote}")
+    assert (await box.bash("echo once >> log; cat log"))["stdout"] == "once\n"
+    assert not alive(zygote or 0)
+
+
+async def test_a_zygote_that_dies_under_load_costs_no_call_and_runs_none_twice(box: Box) -> None:
+    async def killer() -> None:
+        for _ in range(15):
+            zygote = (await box.sandbox.report()).zygote
+            if zygote:
+                os.kill(zygote, signal.SIGKILL)
+            await asyncio.sleep(0.02)
+
+    killing = asyncio.create_task(killer())
+    outputs = await asyncio.gather(*(box.bash(f"echo x >> log{n}; exit 3", f"s{n}") for n in range(150)))
+    await killing
+    assert {output["exitCode"] for output in outputs} == {3}
+    assert {(box.workspace / f"log{n}").read_text() for n in range(150)} == {"x\n"}
+
+
+async def test_an_aborted_search_ends_its_program(box: Box) -> None:
+    await box.bash("mkfifo pipe; for i in $(seq 300); do mkdir -p d$i; seq 1 20000 > d$i/f; done")
+    search = box.submit("grep", "other", pattern="no such thing (a|b|c|d)+e{1,50}$")
+    search.abort()
+    outcome = await search.outcome()
+    assert isinstance(outcome, Failed | Completed)
+
+    async def gone() -> bool:
+        return not await box.living()
+
+    await eventually(gone)
+
+
+async def test_stop_ends_every_command_and_the_worker(box: Box) -> None:
+    running = box.start(f"touch begun; {BELOW}")
+    await box.bash("setsid -f sleep 996", "other")
+    await eventually((box.workspace / "begun").exists)
+    report = await box.sandbox.report()
+    pids = [process.pid for process in await _processes(box, 4)]
+    await box.sandbox.stop()
+    with pytest.raises(WorkerLost):
+        await running.outcome()
+    assert not any(alive(pid) for pid in [*pids, report.pid, report.zygote or 0])
+    with pytest.raises(SandboxError):
+        box.start("true")
+    assert not (await box.sandbox.report()).alive
+
+
+HOST = """
+import asyncio, os, signal, sys
+sys.path.insert(0, {root!r})
+if {ignore}:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)
+from pathlib import Path
+from pod_host.sandbox import *
+async def main():
+    root = Path({directory!r})
+    sandbox = Sandbox(SandboxConfig(root/"workspace", root/"home", root/"skills", root/"spool", uid={uid}))
+    await sandbox.start()
+    environment = command_environment(
+        base={{}}, home=root/"home", session={{}}, proxy=None, trust_bundle=None, traceparent=None)
+    async def bash(command):
+        outcome = await sandbox.submit(ToolCall("one", "bash", {{"command": command}}, environment)).outcome()
+        return outcome.output
+    {body}
+    await sandbox.stop()
+asyncio.run(main())
+"""
+
+
+def host(directory: Path, body: str, *, ignore: bool = False, uid: int | None = None) -> list[str]:
+    root = str(Path(__file__).resolve().parents[2])
+    script = HOST.format(root=root, directory=str(directory), body=body, ignore=ignore, uid=uid)
+    return ["-c", script]
+
+
+def test_exit_codes_are_right_though_the_host_ignores_sigchld(open_directory: Path) -> None:
+    body = "print([(await bash(c))['exitCode'] for c in ('exit 7', 'true', 'kill -9 $$', 'sh -c \"exit 3\"; exit $?')])"
+    uid = UID if os.geteuid() == 0 else None
+    command = [sys.executable, *host(open_directory, body, ignore=True, uid=uid)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("[7, 0, 137, 3]\n", "")
+
+
+def test_a_killed_host_takes_its_commands_with_it(open_directory: Path) -> None:
+    body = f"print((await bash('setsid -f sleep 999; echo $$')), (await sandbox.report()).pid, flush=True)\n    await bash({BELOW!r})"
+    uid = UID if os.geteuid() == 0 else None
+    with subprocess.Popen([sys.executable, *host(open_directory, body, uid=uid)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        worker = int(process.stdout.readline().split()[-1])
+        children = _descendants(worker)
+        process.kill()
+        process.wait()
+    _wait_until_gone([worker, *children])
+
+
+def _descendants(pid: int) -> list[int]:
+    direct = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [*direct, *(below for child in direct for below in _descendants(child))]
+
+
+def _wait_until_gone(pids: list[int]) -> None:
+    for pid in pids:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            import select
+
+            assert select.select([descriptor], [], [], 20)[0], f"{pid} lives"
+        finally:
+            os.close(descriptor)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change users")
+def test_the_whole_works_when_the_host_is_that_user_itself(open_directory: Path) -> None:
+    """Started as uid 1000, without root, by an interpreter that this user can read."""
+    python = next((path for path in ("/usr/local/bin/python3", "/usr/bin/python3") if _new_enough(path)), None)
+    if python is None:
+        pytest.skip("no interpreter that every user can read")
+    body = "print((await bash('id -u; echo $HOME; exit 5'))['stdout'].split()[0], sandbox.confinement.abi >= 0)"
+    os.chown(open_directory, UID, UID)
+    command = [python, *host(open_directory, body)]
+    done = subprocess.run(
+        ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", *command],
+        capture_output=True, text=True, timeout=60, check=False, cwd="/",
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == (f"{UID} True\n", "")
+
+
+def _new_enough(path: str) -> bool:
+    check = [path, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
+    return os.path.exists(path) and subprocess.run(check, check=False).returncode == 0
+
+
+async def test_what_is_required_and_missing_is_refused(make_box: Any) -> None:
+    with pytest.raises(ConfinementMissing, match="files, signals"):
+        await make_box(landlock_abi=0, require=frozenset({"files", "signals"}))
+    with pytest.raises(ConfinementMissing, match="signals"):
+        await make_box(landlock_abi=5, require=frozenset({"files", "signals"}))
+
+
+async def test_a_workspace_that_is_no_directory_is_one_clear_line(make_box: Any, open_directory: Path) -> None:
+    (open_directory / "workspace").write_text("")
+    with pytest.raises(SandboxError, match=r"workspace is not a directory\.$"):
+        await make_box()
+
+
+async def test_a_workspace_that_commands_cannot_write_is_one_clear_line(make_box: Any, open_directory: Path) -> None:
+    (open_directory / "workspace").mkdir(mode=0o500)
+    with pytest.raises(SandboxError, match="workspace is not writable for uid"):
+        await make_box()
+
+
+async def test_a_missing_home_is_made_for_the_commands(box: Box) -> None:
+    output = await box.bash("touch ~/here && stat -c %u ~ && echo $HOME")
+    assert output["stdout"] == f"{(await box.sandbox.report()).uid}\n{box.config.home}\n"
