@@ -1,0 +1,250 @@
+"""The egress proxy: CONNECT alone, with the egress token, to allowed public hosts (Harness API v5, section 9)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import ipaddress
+import logging
+import re
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from pod_host.dev.authority import TokenRefused
+from pod_host.dev.config import RuntimeConfig
+from pod_host.dev.definitions import Definition
+from pod_host.dev.listening import base_url
+from pod_host.dev.record import Record
+from pod_host.dev.sandbox import Sandbox
+from pod_host.errors import PodHostError
+
+log = logging.getLogger(__name__)
+
+TUNNELS: Final = 64  # at once, of one sandbox
+PORTS: Final = (443, 80)
+HEAD_BYTES: Final = 16 * 1024
+HEAD_SECONDS: Final = 30.0
+PIECE_BYTES: Final = 64 * 1024
+_TARGET: Final = re.compile(r"^(\[[0-9A-Fa-f:.]+\]|[^:/\s\[\]]+):(\d{1,5})\Z")
+_REASONS: Final = {
+    400: "Bad Request",
+    403: "Forbidden",
+    405: "Method Not Allowed",
+    407: "Proxy Authentication Required",
+    429: "Too Many Requests",
+    502: "Bad Gateway",
+}
+
+
+class EgressRefused(PodHostError):
+    """A request that is not tunnelled: its status and the reason that the body tells."""
+
+    code = "egress_refused"
+
+    def __init__(self, status: int, reason: str, headers: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.headers = headers
+
+
+class EgressProxy:
+    def __init__(
+        self,
+        config: RuntimeConfig,
+        listener: socket.socket,
+        record: Record,
+        sandbox: Sandbox,
+        definition: Callable[[], Definition],
+    ) -> None:
+        self._config = config
+        self._listener = listener
+        self._record = record
+        self._sandbox = sandbox
+        self._definition = definition
+        self._tunnels = 0
+        self._clients: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        return base_url(self._listener)
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._client, sock=self._listener, limit=HEAD_BYTES)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in self._clients:
+            task.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+
+    # --- One client ------------------------------------------------------------------------------------------------------
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients.add(task)
+        try:
+            await self._serve(reader, writer)
+        except (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as fault:
+            log.debug("egress client: %s", fault)
+        finally:
+            self._clients.discard(task)
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(HEAD_SECONDS):
+            head = await reader.readuntil(b"\r\n\r\n")
+        try:
+            host, port = self._admit(head)
+            if self._tunnels >= TUNNELS:
+                raise EgressRefused(429, f"{TUNNELS} tunnels are open")
+            self._tunnels += 1
+        except EgressRefused as refusal:
+            await self._refuse(writer, head, refusal)
+            return
+        try:
+            upstream = await self._connect(host, port)
+            writer.write(b"HTTP/1.1 200 Connection Established\r\n\r\n")
+            await writer.drain()
+            await self._tunnel(reader, writer, *upstream)
+        except EgressRefused as refusal:
+            await self._refuse(writer, head, refusal)
+        finally:
+            self._tunnels -= 1
+
+    def _admit(self, head: bytes) -> tuple[str, int]:
+        """The checks before a name is resolved, in the gate's order. Raises EgressRefused."""
+        lines = head.decode("latin-1").split("\r\n")
+        method, _, rest = lines[0].partition(" ")
+        target = rest.rpartition(" ")[0]
+        if method != "CONNECT":
+            raise EgressRefused(405, "only CONNECT is served", ("Allow: CONNECT",))
+        token = _proxy_token(lines[1:])
+        try:
+            if token is None:
+                raise TokenRefused("a token is needed")
+            self._sandbox.verify_egress(token)
+        except TokenRefused as fault:
+            raise EgressRefused(407, str(fault), ('Proxy-Authenticate: Basic realm="nylorun-egress"',)) from None
+        found = _TARGET.match(target)
+        if found is None or not 0 < int(found.group(2)) < 65536:
+            raise EgressRefused(403, f"{target} is not host:port")
+        host, port = found.group(1).lower().rstrip("."), int(found.group(2))
+        allowed_anywhere = self._config.egress_loopback
+        if port not in PORTS and not allowed_anywhere:
+            raise EgressRefused(403, f"port {port} is not allowed")
+        if _is_address(host):
+            raise EgressRefused(403, f"{host} is an address, not a host name")
+        if not _is_allowed(host, self._definition().network_allow):
+            raise EgressRefused(403, f"{host} is not allowed")
+        return host, port
+
+    async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError:
+            raise EgressRefused(502, f"{host} does not resolve") from None
+        addresses = [str(info[4][0]) for info in found]
+        public = [address for address in addresses if self._may_reach(address)]
+        if not public:
+            raise EgressRefused(403, f"{host} is no public address")
+        try:
+            async with asyncio.timeout(self._config.times.egress_connect):
+                # The address that was checked is the one that is connected to: a name may change in between.
+                return await asyncio.open_connection(public[0], port)
+        except (OSError, TimeoutError):
+            raise EgressRefused(502, f"{host}:{port} cannot be connected to") from None
+
+    def _may_reach(self, address: str) -> bool:
+        ip = ipaddress.ip_address(address.split("%")[0])
+        mapped = getattr(ip, "ipv4_mapped", None)
+        ip = mapped or ip
+        return (ip.is_global and not ip.is_multicast) or (self._config.egress_loopback and ip.is_loopback)
+
+    async def _tunnel(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        up_reader: asyncio.StreamReader,
+        up_writer: asyncio.StreamWriter,
+    ) -> None:
+        """Both ways until both are at their end, or nothing crosses for a while."""
+        moved = asyncio.Event()
+        ways = [
+            asyncio.create_task(_pump(reader, up_writer, moved)),
+            asyncio.create_task(_pump(up_reader, writer, moved)),
+        ]
+        idle = self._config.times.egress_idle
+        try:
+            while True:
+                moved.clear()
+                done, waiting = await asyncio.wait(ways, timeout=idle, return_when=asyncio.FIRST_EXCEPTION)
+                broken = any(way.exception() is not None for way in done)
+                if broken or not waiting or not moved.is_set():
+                    return
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            up_writer.close()
+
+    async def _refuse(self, writer: asyncio.StreamWriter, head: bytes, refusal: EgressRefused) -> None:
+        target = head.split(b"\r\n", 1)[0].decode("latin-1")[:200]
+        self._record.add("egress.refused", request=target, status=refusal.status, reason=str(refusal))
+        body = f"egress-gate: {refusal}\n".encode()
+        lines = [
+            f"HTTP/1.1 {refusal.status} {_REASONS[refusal.status]}",
+            *refusal.headers,
+            "Content-Type: text/plain; charset=utf-8",
+            f"Content-Length: {len(body)}",
+            "Connection: close",
+        ]
+        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        await writer.drain()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, moved: asyncio.Event) -> None:
+    """One way: to its end, which is passed on."""
+    while piece := await reader.read(PIECE_BYTES):
+        moved.set()
+        writer.write(piece)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
+
+
+def _proxy_token(lines: list[str]) -> str | None:
+    """The token: the password of Basic, else its user name, or a Bearer."""
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip().lower() != "proxy-authorization":
+            continue
+        scheme, _, given = value.strip().partition(" ")
+        if scheme.lower() == "bearer":
+            return given.strip()
+        if scheme.lower() == "basic":
+            try:
+                user, _, password = base64.b64decode(given.strip(), validate=True).decode("latin-1").partition(":")
+            except (binascii.Error, ValueError):
+                return None
+            return password or user
+    return None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        # What the resolver would take for an IPv4 address all the same: 127.1, 0x7f000001, 2130706433.
+        return bool(re.fullmatch(r"(0x[0-9a-f]*|\d+)(\.(0x[0-9a-f]*|\d+)){0,3}", host))
+    return True
+
+
+def _is_allowed(host: str, allow: list[str]) -> bool:
+    """Exact, or ``*.suffix``: any name below the suffix, not the suffix itself."""
+    return any(host.endswith(entry[1:].lower()) if entry.startswith("*.") else host == entry.lower() for entry in allow)

@@ -1,0 +1,245 @@
+"""The gates listener: who may call, for which run, under which key (Harness API v5, section 5)."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from pod_host.contract.base import Id, Json, JsonObject, Sent, Text1, Wire
+from pod_host.contract.canonical import effect_request_hash
+from pod_host.contract.effects import tool_failure
+from pod_host.contract.encoding import decode
+from pod_host.contract.model_call import (
+    HTTP_CALLS_PATH,
+    MCP_CLOSE_PATH,
+    MCP_CONNECT_PATH,
+    MCP_LIST_PATH,
+    MODEL_CALLS_PATH,
+    TOOL_CALLS_PATH,
+    McpCloseBody,
+    McpConnectBody,
+    McpListBody,
+    ModelCallBody,
+    ServerName,
+    ToolCallBody,
+)
+from pod_host.dev.authority import RUN, Authority, TokenRefused
+from pod_host.dev.config import RuntimeConfig
+from pod_host.dev.database import load
+from pod_host.dev.journal import Journal
+from pod_host.dev.leases import Leases
+from pod_host.dev.listening import base_url, bearer, error_answer, host_names, json_answer, read_body, serve
+from pod_host.dev.model_gate import ModelGate
+from pod_host.dev.record import Record
+from pod_host.dev.sessions import Sessions
+from pod_host.errors import ContractViolation, GateRefusal
+from pod_host.limits import MIB
+
+HASHED_BYTES: Final = 1 * MIB  # a larger call's hash would hold the loop up for too long
+
+
+class HttpToolName(Sent):
+    """Proposed: v5 says only that the body names a manifest tool."""
+
+    agent_id: Text1 | None = None
+    tool_name: Text1
+
+
+class HttpCallBody(Sent):
+    any_json = frozenset({"input"})
+    tool: HttpToolName
+    effect_id: Id
+    turn_id: Id | None = None
+    input: Json = None
+
+
+BodyT = TypeVar("BodyT", bound=Wire)
+Route = Callable[[web.BaseRequest, JsonObject], Awaitable[web.Response]]
+
+
+class Gates:
+    """``claims`` everywhere: those of a good run token. Every refusal is a GateRefusal."""
+
+    def __init__(
+        self,
+        config: RuntimeConfig,
+        listener: socket.socket,
+        record: Record,
+        authority: Authority,
+        sessions: Sessions,
+        leases: Leases,
+        journal: Journal,
+        models: ModelGate,
+    ) -> None:
+        self._config = config
+        self._listener = listener
+        self._record = record
+        self._authority = authority
+        self._sessions = sessions
+        self._leases = leases
+        self._journal = journal
+        self._models = models
+        self._hosts = host_names(listener, config.allowed_hosts)
+        self._runner: web.ServerRunner | None = None
+        self._routes: dict[str, Route] = {
+            MODEL_CALLS_PATH: self._model_call,
+            MCP_CONNECT_PATH: self._mcp_connect,
+            MCP_LIST_PATH: self._mcp_list,
+            MCP_CLOSE_PATH: self._mcp_close,
+            TOOL_CALLS_PATH: self._tool_call,
+            HTTP_CALLS_PATH: self._http_call,
+        }
+
+    @property
+    def url(self) -> str:
+        return base_url(self._listener)
+
+    async def start(self) -> None:
+        self._runner = await serve(self._answer, self._listener)
+
+    async def stop(self) -> None:
+        await self._models.stop()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._route(request)
+        except GateRefusal as refusal:
+            return error_answer(refusal.status, refusal.code, refusal.message)
+
+    async def _route(self, request: web.BaseRequest) -> web.Response:
+        if request.path in ("/health", "/ready"):
+            return json_answer({"ok": True})
+        if request.headers.get("Host", "").lower() not in self._hosts:
+            raise GateRefusal(421, "host_rejected", "the Host header is not this gate's")
+        cancelled = _cancelled_key(request.raw_path)
+        route = self._routes.get(request.path)
+        if cancelled is None and route is None:
+            return error_answer(404, "not_found", f"no route {request.path}")
+        if request.method != "POST":
+            return error_answer(405, "method_not_allowed", "POST is needed", {"Allow": "POST"})
+        claims = self._claims(request)
+        if cancelled is not None:
+            self._models.cancel(cancelled, claims["ses"])  # for an old run too: it may still stop what it started
+            return web.Response(status=204)
+        if not self._leases.is_live(claims["run"]):
+            raise GateRefusal(409, "run_stale", "the run is over")
+        assert route is not None
+        return await route(request, claims)
+
+    def _claims(self, request: web.BaseRequest) -> JsonObject:
+        token = bearer(request)
+        try:
+            if token is None:
+                raise TokenRefused("a run token is needed")
+            return self._authority.check(RUN, token)
+        except TokenRefused as fault:
+            raise GateRefusal(401, "gate_unauthorized", str(fault)) from None
+
+    async def _body(self, request: web.BaseRequest, shape: type[BodyT], most: int) -> tuple[BodyT, int]:
+        raw = await read_body(request, most)
+        if raw is None:
+            raise GateRefusal(400, "invalid_request", f"the body is over {most} bytes")
+        try:
+            return shape.read(decode(raw)), len(raw)
+        except ContractViolation as fault:
+            raise GateRefusal(400, "invalid_request", str(fault)) from None
+
+    def _journaled(self, request: web.BaseRequest, claims: JsonObject, effect_id: str, kind: str) -> sqlite3.Row:
+        """The row that was answered ``execute`` and runs now."""
+        key = request.headers.get("Idempotency-Key")
+        if not key:
+            raise GateRefusal(400, "key_required", "Idempotency-Key: the effect id is needed")
+        if key != effect_id:
+            raise GateRefusal(400, "invalid_request", "Idempotency-Key is not the body's effectId")
+        row = self._journal.row(effect_id)
+        if row is not None and row["session_id"] != claims["ses"]:
+            raise GateRefusal(403, "gate_forbidden", "the effect is another session's")
+        runs = row is not None and (row["status"] == "invoking" or self._models.knows(effect_id))
+        if row is None or row["kind"] != kind or row["turn_id"] != claims["trn"] or not runs:
+            raise GateRefusal(409, "effect_not_journaled", f"no intent of {effect_id} was answered execute")
+        return row
+
+    # --- Model -----------------------------------------------------------------------------------------------------------
+
+    async def _model_call(self, request: web.BaseRequest, claims: JsonObject) -> web.Response:
+        body, size = await self._body(request, ModelCallBody, self._config.limits.model_call_bytes)
+        if body.call.execution_id != claims["ses"]:
+            raise GateRefusal(403, "gate_forbidden", "executionId is not the run's session")
+        row = self._journaled(request, claims, body.effect_id, "model")
+        call = body.call.wire()
+        if size <= HASHED_BYTES:
+            self._look_at(row, call, body.invocation_id)
+        outcome = await self._models.call(body.effect_id, claims["ses"], claims["trn"], call)
+        return json_answer({"outcome": outcome})
+
+    def _look_at(self, row: sqlite3.Row, call: JsonObject, invocation_id: str) -> None:
+        """Core cannot check a model intent's hash; here the call that it was made of is at hand."""
+        intent: JsonObject = load(row["intent"])
+        if effect_request_hash({**intent, "input": call}) != row["request_hash"]:
+            self._record.warn(
+                f"model call {row['id']}: its requestHash is not that of the intent with input set to this ModelCall",
+                session_id=row["session_id"],
+            )
+        if intent["context"]["invocationId"] != invocation_id:
+            self._record.warn(
+                f"model call {row['id']}: invocationId is not the intent's context.invocationId",
+                session_id=row["session_id"],
+            )
+
+    # --- Tools -----------------------------------------------------------------------------------------------------------
+
+    async def _mcp_connect(self, request: web.BaseRequest, claims: JsonObject) -> web.Response:
+        body, _ = await self._body(request, McpConnectBody, self._config.limits.tool_answer_bytes)
+        return self._unreachable(claims, body.server)
+
+    async def _mcp_list(self, request: web.BaseRequest, claims: JsonObject) -> web.Response:
+        body, _ = await self._body(request, McpListBody, self._config.limits.tool_answer_bytes)
+        return self._unreachable(claims, body.server)
+
+    async def _mcp_close(self, request: web.BaseRequest, claims: JsonObject) -> web.Response:
+        body, _ = await self._body(request, McpCloseBody, self._config.limits.tool_answer_bytes)
+        self._declared(claims, body.server)
+        return web.Response(status=204)
+
+    async def _tool_call(self, request: web.BaseRequest, claims: JsonObject) -> web.Response:
+        body, _ = await self._body(request, ToolCallBody, self._config.limits.tool_answer_bytes)
+        row = self._journaled(request, claims, body.effect_id, "tool")
+        target = load(row["intent"]).get("target")
+        if target != {"kind": "mcp", "server": body.server.server_name, "tool": body.name}:
+            raise GateRefusal(409, "effect_not_journaled", "the journaled target is another server or tool")
+        return self._unreachable(claims, body.server)
+
+    async def _http_call(self, request: web.BaseRequest, claims: JsonObject) -> web.Response:
+        body, _ = await self._body(request, HttpCallBody, self._config.limits.tool_answer_bytes)
+        row = self._journaled(request, claims, body.effect_id, "tool")
+        if load(row["intent"]).get("target") != {"kind": "http", "tool": body.tool.tool_name}:
+            raise GateRefusal(409, "effect_not_journaled", "the journaled target is another tool")
+        return json_answer({"ok": True, "result": tool_failure("http.unreachable", "This Runtime calls no HTTP tools")})
+
+    def _declared(self, claims: JsonObject, server: ServerName) -> None:
+        definition = self._sessions.definition(claims["ses"])
+        if server.server_name not in definition.servers() or server.agent_id not in (None, definition.agent_id):
+            raise GateRefusal(400, "invalid_request", f"the agent declares no MCP server {server.server_name}")
+
+    def _unreachable(self, claims: JsonObject, server: ServerName) -> web.Response:
+        self._declared(claims, server)
+        message = f"MCP server {server.server_name} cannot be reached: this Runtime opens no MCP connections"
+        failure = {"code": "mcp.unreachable", "message": message, "sent": False, "retryable": False}
+        return json_answer({"ok": False, "error": {"message": message, "failure": failure}})
+
+
+def _cancelled_key(raw_path: str) -> str | None:
+    """The key of a ``…/{key}/cancel`` path, one percent-encoded segment; None for any other path."""
+    path = raw_path.split("?")[0]
+    for base in (MODEL_CALLS_PATH, TOOL_CALLS_PATH):
+        key = path.removeprefix(f"{base}/").removesuffix("/cancel")
+        if path == f"{base}/{key}/cancel" and key and "/" not in key:
+            return unquote(key)
+    return None

@@ -1,0 +1,115 @@
+"""Where a tool call goes, and whether it may: by the target's identity, never by the name the model used (section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pod_host.contract.base import Json, JsonObject
+from pod_host.contract.effects import (
+    SANDBOX_TOOLS,
+    HttpTarget,
+    McpTarget,
+    RuntimeTarget,
+    SandboxTarget,
+    ToolIntent,
+    tool_failure,
+)
+from pod_host.dev.config import RuntimeConfig, Verdict
+from pod_host.dev.definitions import Definition
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Answered ``completed`` with this failure; nothing runs."""
+
+    value: JsonObject
+
+
+@dataclass(frozen=True)
+class ByCore:
+    """Core runs it itself, in the intent's own transaction."""
+
+    operation: str
+
+
+@dataclass(frozen=True)
+class ByHarness:
+    """The harness runs it, through a gate or itself. ``ask``: first a person is asked."""
+
+    ask: bool = False
+
+
+def decide(
+    intent: ToolIntent, definition: Definition, mcp: Json, config: RuntimeConfig
+) -> Refused | ByCore | ByHarness:
+    """``mcp``: the snapshot that the session recorded, or None."""
+    target = intent.target
+    if target is None:
+        return _refused("tool.unavailable", f"The call of {intent.tool_name} names no target")
+    if isinstance(target, SandboxTarget):
+        if intent.tool_name in SANDBOX_TOOLS:
+            return ByHarness()
+        return _refused("tool.unavailable", f"The sandbox has no tool {intent.tool_name}")
+    if isinstance(target, RuntimeTarget):
+        return _of_runtime(target, definition)
+    if isinstance(target, HttpTarget):
+        tool = definition.http_tools().get(target.tool)
+        if tool is None:
+            return _refused("tool.unavailable", f"The agent declares no HTTP tool {target.tool}")
+        return _by_policy(config, None, target.tool, tool.get("approval"))
+    if isinstance(target, McpTarget):
+        return _of_mcp(target, definition, mcp, config)
+    return ByHarness()  # harness: always
+
+
+def _of_mcp(target: McpTarget, definition: Definition, mcp: Json, config: RuntimeConfig) -> Refused | ByHarness:
+    server = definition.servers().get(target.server)
+    if server is None:
+        return _refused("tool.unavailable", f"The agent declares no MCP server {target.server}")
+    discovered = {
+        tool["name"]
+        for listed in (mcp or {}).get("servers", [])
+        if listed["name"] == target.server and listed.get("agentId") in (None, definition.agent_id)
+        for tool in listed["tools"]
+    }
+    if target.tool not in discovered:
+        return _refused("tool.unknown", f"The session discovered no tool {target.tool} on {target.server}")
+    setting = tool_setting(server, target.tool)
+    if setting.get("enabled") is False:
+        return _refused("tool.disabled", f"{target.server} / {target.tool} is disabled")
+    return _by_policy(config, target.server, target.tool, setting.get("approval"))
+
+
+def _of_runtime(target: RuntimeTarget, definition: Definition) -> Refused | ByCore:
+    if target.operation == "schedule_wake" and not definition.self_wake:
+        return _refused("tool.unavailable", "The agent does not set runtime.selfWake")
+    if target.operation == "memory" and definition.memory is None:
+        return _refused("tool.unavailable", "The agent has no memory")
+    return ByCore(target.operation)
+
+
+def _by_policy(config: RuntimeConfig, server: str | None, tool: str, approval: Json) -> Refused | ByHarness:
+    verdict: Verdict = config.verdict(server, tool)
+    name = f"{server} / {tool}" if server else tool
+    if verdict == "deny":
+        return _refused("tool.denied", f"The tool policy denies {name}")
+    return ByHarness(ask=verdict == "ask" or approval == "always")
+
+
+def tool_setting(server: Mapping[str, Json], tool: str) -> JsonObject:
+    """What the manifest sets for one tool of a server: the server's own, then ``*``, then the tool's."""
+    tools: Mapping[str, JsonObject] = server.get("tools") or {}
+    whole = {name: server[name] for name in ("approval", "deferred") if name in server}
+    return {**whole, **(tools.get("*") or {}), **(tools.get(tool) or {})}
+
+
+def identity(intent: JsonObject) -> JsonObject:
+    """``server`` and ``tool`` of a call, as the log names them (section 4)."""
+    target = intent.get("target") or {}
+    named = {name: target[name] for name in ("server", "tool") if name in target}
+    return {"kind": target.get("kind"), **named}
+
+
+def _refused(code: str, message: str) -> Refused:
+    return Refused(tool_failure(code, message))
