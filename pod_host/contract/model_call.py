@@ -193,7 +193,7 @@ class ModelFailure(Received):
     code: str
     message: str = ""
     retryable: bool = False
-    retry_after_ms: int | None = None
+    retry_after_ms: float | None = None
 
 
 # --- Tool Gate bodies --------------------------------------------------------------------------------------------------

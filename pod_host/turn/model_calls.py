@@ -95,7 +95,7 @@ class ModelCalls:
             return Known(_failed("transient", f"The Model Gate did not answer: {fault}", retryable=True))
         except GateRefusal as refusal:
             if refusal.code == "run_stale":
-                self.stop.stop("ownership.lost", refusal.message)
+                self.stop.stop("ownership.lost")
                 raise Stopped("ownership.lost") from refusal
             code = _GATE_CODES.get(refusal.status, "transient")
             return Known(_failed(code, f"The Model Gate refused the call: {refusal}", retryable=code == "transient"))

@@ -55,7 +55,7 @@ class Requests:
     def _end(self, refusal: RuntimeRefusal) -> Exception:
         reason = _STOPS.get(refusal.code)
         if reason is not None:
-            self._stop.stop(reason, refusal.message)
+            self._stop.stop(reason)
             return Stopped(self._stop.reason or reason)
         kind = LimitExceeded if refusal.code == "limit_exceeded" else TurnThrown
         return kind(refusal.code, refusal.message)

@@ -9,13 +9,14 @@ from pod_host.contract.encoding import encode
 
 _SHORTEST = 64  # characters that a cut text keeps at least: below that it says nothing
 _NOTE = 80  # characters that the note takes in a cut text: a text so little too long would only grow
+_LEAST = 256  # bytes of the smallest share: a failure that says what is wrong
 _ENVELOPE = 512 + 2 * 256  # bytes of a result beside its payload: members' names, the call's id and name
 
 
 def share_bytes(record_entry_bytes: int, calls: int) -> int:
     """What the outcome of one of a step's ``calls`` calls may hold, as JSON: equal shares, whatever ends first."""
     entry = min(limits.STEP_RESULT_BYTES, record_entry_bytes - limits.ENTRY_ENVELOPE_BYTES)
-    return max(entry // max(calls, 1) - _ENVELOPE, _ENVELOPE)
+    return max(entry // max(calls, 1) - _ENVELOPE, _LEAST)
 
 
 def json_bytes(value: Json) -> int:
@@ -30,9 +31,9 @@ def fit(value: Json, most_bytes: int) -> Json:
         return value
     length = min(_longest(value), most_bytes)
     while length >= _SHORTEST:
-        shorter = _cut_texts(value, length)
+        shorter = _marked(_cut_texts(value, length))
         if json_bytes(shorter) <= most_bytes:
-            return _marked(shorter)
+            return shorter
         length = length * 3 // 4
     return tool_failure(
         "tool.result-too-large",

@@ -23,23 +23,22 @@ OUTPUT: Final[frozenset[StopReason]] = IN_HAND | {"cancel", "failure"}  # the se
 
 
 class Stop:
-    """Set once, by the first reason; only a loss overrides another reason, since it forbids to write."""
+    """Set once, by the first reason from outside; only a loss overrides another, since it forbids to write."""
 
     def __init__(self) -> None:
         self._reason: StopReason | None = None
         self._stopped = asyncio.Event()
         self._lost = asyncio.Event()
-        self.message: str | None = None
 
     @property
     def reason(self) -> StopReason | None:
         return self._reason
 
-    def stop(self, reason: StopReason, message: str | None = None) -> None:
+    def stop(self, reason: StopReason) -> None:
         """Idempotent."""
         lost = reason in WRITES_NOTHING
-        if self._reason is None or (lost and not self._lost.is_set()):
-            self._reason, self.message = reason, message
+        if self._reason in (None, "failure") or (lost and not self._lost.is_set()):
+            self._reason = reason
         self._stopped.set()
         if lost:
             self._lost.set()

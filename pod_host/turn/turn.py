@@ -57,8 +57,9 @@ class Turn:
         self._transcript: SegmentTranscript | None = None
 
     def stop(self, reason: CancelReason, message: str | None = None) -> None:
-        """Stop the turn, as core's ``cancel`` says. Idempotent; `run` then ends."""
-        self._stop.stop(reason, message)
+        """Stop the turn, as core's ``cancel`` says. Idempotent; `run` then ends. ``message`` is for the log."""
+        tell(logging.INFO, "turn.stopped", reason=reason, message=message)
+        self._stop.stop(reason)
 
     async def run(self) -> Ending:
         """Run the segment to its end. A bug of ours ends it as ``thrown``, so nothing is raised but a cancellation of

@@ -95,8 +95,8 @@ class Runtime:
     model: Model
     manifest: JsonObject = field(default_factory=lambda: {"id": AGENT, "instructions": "Be exact."})
     limits: JsonObject = field(default_factory=dict)
-    hold: Callable[[JsonObject], str | None] = lambda intent: None  # noqa: E731 - a default: no policy
-    redact: Callable[[Json], Json] = lambda value: value  # noqa: E731 - a default: nothing to hide
+    hold: Callable[[JsonObject], str | None] = lambda intent: None
+    redact: Callable[[Json], Json] = lambda value: value
     world: World = field(default_factory=World)
     intercept: Callable[[str, JsonObject], Any] | None = None
     at_gate: Callable[[JsonObject], Any] | None = None
@@ -114,6 +114,7 @@ class Runtime:
     traceparents: dict[str, str | None] = field(default_factory=dict)
     owner: str = ""
     owners: int = 0
+    settled: asyncio.Event = field(default_factory=asyncio.Event)  # an outcome was recorded
     sent: int = 0  # requests that left the host, whether or not they arrived
 
     # --- what a test asks ---------------------------------------------------------------------------------------------
@@ -228,6 +229,7 @@ class Runtime:
             row.status = "uncertain"
             return {"status": "uncertain"}
         lost = _failed("tool.lost", params.get("error", ""))
+        self.settled.set()
         row.status, row.outcome = "completed", {"value": self.redact(params["value"]) if "value" in params else lost}
         return {"status": "completed", "outcome": row.outcome}
 

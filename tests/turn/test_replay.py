@@ -119,8 +119,7 @@ async def test_the_replay_of_a_retryable_failure_does_not_wait_for_it() -> None:
     slow = {**OVERLOADED, "retryAfterMs": 3_600_000}
     runtime = Runtime(lambda call, effect_id: slow if effect_id.endswith("step-1") else text("Hi"))
     running = asyncio.create_task(runtime.turn().run())
-    while not any(row.status == "completed" for row in runtime.journal.values()):
-        await asyncio.sleep(0)
+    await runtime.settled.wait()
     running.cancel()
     await asyncio.wait({running})
     assert await runtime.turn().run() == Reported("completed")

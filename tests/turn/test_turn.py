@@ -7,7 +7,7 @@ import pytest
 from pod_host import limits
 from pod_host.contract.base import JsonObject
 from pod_host.errors import RuntimeRefusal
-from pod_host.turn import Released, Reported, TranscriptCache
+from pod_host.turn import Released, Reported, SandboxCall, TranscriptCache
 from tests.turn.double import TURN, Runtime, calls, script, text
 from tests.turn.sandbox_double import Sandbox
 
@@ -202,8 +202,8 @@ async def test_a_model_call_of_unknown_fate_ends_the_segment_as_uncertain() -> N
 
 
 async def test_a_bug_is_reported_as_thrown() -> None:
-    class Broken(Sandbox):
-        def start(self, *args: object, **named: object) -> None:  # type: ignore[override]
+    class Broken:
+        def start(self, tool: str, input: JsonObject, *, traceparent: str | None) -> SandboxCall:
             raise ZeroDivisionError("a bug")
 
     runtime = Runtime(script(calls(("bash", {"command": "ls"}))))
