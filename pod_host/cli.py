@@ -7,6 +7,7 @@ Everything heavy is imported by the command that needs it: a SIGTERM during thos
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -43,10 +44,24 @@ def parser() -> argparse.ArgumentParser:
         description="Starts an embedded Runtime on loopback and the real host against it, and opens a chat.",
         allow_abbrev=False,
     )
-    dev.add_argument("--message", metavar="TEXT", help="send one message, show its turn, exit 0 when it completed, else 1")
-    dev.add_argument("--agent", metavar="FILE", help="an agent file (YAML or JSON): instructions, tools, skills, setup, …")
+    dev.add_argument(
+        "--message", metavar="TEXT", help="send one message, show its turn, exit 0 when it completed, else 1"
+    )
+    dev.add_argument(
+        "--agent", metavar="FILE", help="an agent file (YAML or JSON): instructions, tools, skills, setup, …"
+    )
     dev.add_argument("--keep", metavar="DIR", help="use DIR as the workspace and keep it")
+    for name in ("harness", "gates", "egress", "north"):
+        dev.add_argument(
+            f"--{name}-port", type=_port, metavar="PORT", help=f"of the Runtime's {name} listener; default: any"
+        )
     return top
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port from 1 to 65535")
+    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,13 +73,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM before the host has its own handling: nothing is held yet, so leave at once."""
-    raise SystemExit(0)
+    """SIGTERM before the host has its own handling: nothing is held yet, so leave at once. No exception: an import that
+    is under way could swallow one."""
+    os._exit(0)
 
 
 def _run() -> int:
-    import os
-
     from pod_host.errors import ConfigurationError
     from pod_host.settings import Settings
 
@@ -85,6 +99,8 @@ def _dev(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as missing:
         if missing.name and missing.name.startswith("pod_host"):
             raise
-        print(f"pod-host: dev needs the extra: pip install 'pod-host[dev]' ({missing.name} is missing)", file=sys.stderr)
+        print(
+            f"pod-host: dev needs the extra: pip install 'pod-host[dev]' ({missing.name} is missing)", file=sys.stderr
+        )
         return 1
     return run(arguments)
