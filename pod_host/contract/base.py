@@ -12,10 +12,10 @@ v5's schemas are strict and frozen (section 11): an extra member is refused, and
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from pod_host.errors import ContractViolation
@@ -27,6 +27,7 @@ Id = Annotated[str, Field(min_length=1, max_length=512)]
 Text1 = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=0, strict=True)]
 Sha256Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Moment = Annotated[datetime, AfterValidator(lambda moment: moment if moment.tzinfo else moment.replace(tzinfo=UTC))]
 Token = Annotated[str, Field(pattern=r"^[\x21-\x7e]+$")]  # fit for a header; its fields stay out of a repr
 Sha256Name = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 

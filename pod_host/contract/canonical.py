@@ -11,12 +11,11 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from pod_host.contract.base import Json
 from pod_host.errors import ContractViolation
 
-_ASCII_KEY = re.compile(r"^[\x00-\x7f]*\Z")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _encode_text = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -68,7 +67,7 @@ def _write(value: Json, parts: list[bytes]) -> None:
         parts.append(number_text(value).encode())
     elif isinstance(value, Mapping):
         _write_object(value, parts)
-    elif isinstance(value, Sequence):
+    elif isinstance(value, list | tuple):
         separator = b"["
         for item in value:
             parts.append(separator)
@@ -92,8 +91,8 @@ def _write_object(value: Mapping[str, Json], parts: list[bytes]) -> None:
 
 def _key_order(key: str) -> bytes:
     """By UTF-16 code unit: an astral character sorts before U+FB01, though its code point is larger."""
-    if _ASCII_KEY.match(key):
-        return key.encode("utf-16-be")
+    if not isinstance(key, str):
+        raise ContractViolation(f"not JSON: a member's name is a {type(key).__name__}")
     return key.encode("utf-16-be", "surrogatepass")
 
 

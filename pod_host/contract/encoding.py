@@ -85,7 +85,7 @@ def _pieces(value: Json, most: int) -> Iterator[bytes]:
         for start in range(0, len(value), most):
             yield encode(value[start : start + most])[1:-1]
         yield b'"'
-    elif isinstance(value, Mapping) and not is_small(value, most):
+    elif isinstance(value, Mapping) and value and not is_small(value, most):
         names, items = list(value), list(value.values())
         before = b"{"
         for start, end in _batches(items, most):
@@ -97,7 +97,7 @@ def _pieces(value: Json, most: int) -> Iterator[bytes]:
                 yield encode(dict(zip(names[start:end], items[start:end], strict=True)))[1:-1]
             before = b","
         yield b"}"
-    elif isinstance(value, list | tuple) and not is_small(value, most):
+    elif isinstance(value, list | tuple) and value and not is_small(value, most):
         before = b"["
         for start, end in _batches(value, most):
             yield before

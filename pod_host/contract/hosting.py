@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from pod_host.contract.base import Json, Received, Sent, Text1, Token
+from pod_host.contract.base import Json, Moment, Received, Sent, Text1, Token
 
 HARNESS_PATH = "/nylorun/harness/v1"
 JOIN_PATH = HARNESS_PATH + "/host/join"
@@ -34,7 +33,7 @@ class HostJoinAnswer(Received):
     egress_token: Token = Field(repr=False)
     sandbox_id: Text1
     epoch: Annotated[int, Field(gt=0)]
-    expires_at: datetime
+    expires_at: Moment
     ca_certificate: str = ""
     setup: Json = None
     seeded: bool = False

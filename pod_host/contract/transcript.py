@@ -6,13 +6,13 @@ puts ``entries`` behind them; ``length`` is what results.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
 from pod_host.contract.base import Count, Id, Json, JsonObject, Received, Sent, Text1
+from pod_host.contract.encoding import encode
 from pod_host.errors import ContractViolation
 
 Entry: TypeAlias = JsonObject
@@ -87,17 +87,10 @@ class TranscriptReadResult(Received):
     entries: list[JsonObject]
 
 
-def entry_text(entry: Entry) -> str:
-    """An entry as JSON text; members in their order, which counts when two entries are compared."""
-    return json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
-
-
-def text_bytes(text: str) -> int:
-    """The size of JSON text on the wire, in UTF-8 bytes. A lone surrogate crosses as a six-character escape."""
-    try:
-        return len(text.encode())
-    except UnicodeEncodeError:
-        return len(text.encode("utf-8", "backslashreplace"))
+def entry_text(entry: Entry) -> bytes:
+    """An entry as it crosses: JSON in UTF-8, members in their order, which counts when two entries are compared. Raises
+    ContractViolation for what is not JSON."""
+    return encode(entry)
 
 
 def transcript_updates(
@@ -123,8 +116,8 @@ def transcript_updates(
     chunk: list[Entry] = []
     base, size = keep, 0
     for entry in after[keep:]:
-        entry_size = text_bytes(entry_text(entry)) + 1
-        head = text_bytes(entry_text(_update(base, [], base, compaction if not updates else None))) + _DIGITS
+        entry_size = len(entry_text(entry)) + 1
+        head = len(encode(_update(base, [], base, compaction if not updates else None))) + _DIGITS
         if chunk and head + size + entry_size > chunk_bytes:
             updates.append(_update(base, chunk, base + len(chunk), compaction if not updates else None))
             base, chunk, size = base + len(chunk), [], 0
@@ -142,7 +135,7 @@ def fold(entries: Sequence[Entry], updates: Iterable[JsonObject]) -> list[Entry]
     folded = list(entries)
     for update in updates:
         keep, added, length = update["keep"], update["entries"], update["length"]
-        if keep > len(folded):
+        if not 0 <= keep <= len(folded):
             raise ContractViolation(f"transcript: keep is {keep}, but there are {len(folded)} entries")
         folded = [*folded[:keep], *added]
         if len(folded) != length:

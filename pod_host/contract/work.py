@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pod_host.contract.base import Count, Id, Json, JsonObject, Received, Sent, Text1, Token
+from pod_host.contract.base import Count, Id, Json, JsonObject, Moment, Received, Sent, Text1
 from pod_host.contract.turn_start import TurnStart
 
 ReleaseReason = Literal["shutdown", "ownership.lost", "connection.lost"]
@@ -43,8 +42,8 @@ class RunGrant(Received):
     session_id: Id
     turn_id: Id
     epoch: Count
-    token: Token | None = Field(default=None, repr=False)
-    token_expires_at: datetime | None = None
+    token: str | None = Field(default=None, repr=False)
+    token_expires_at: Moment | None = None
 
 
 class LeaseResult(Received):
@@ -62,8 +61,8 @@ class RenewResult(Received):
     """``ok`` false: the run is over. A ``token`` replaces the run token from now on."""
 
     ok: bool
-    token: Token | None = Field(default=None, repr=False)
-    token_expires_at: datetime | None = None
+    token: str | None = Field(default=None, repr=False)
+    token_expires_at: Moment | None = None
 
 
 class ReleaseParams(Sent):
