@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pod_host.contract.base import Sent
-from pod_host.errors import RuntimeRefusal
+from pod_host.errors import ContractViolation, RuntimeRefusal
 from pod_host.turn.endings import Stopped, StopReason, TurnThrown
 from pod_host.turn.ports import RunPort
 from pod_host.turn.stop import Stop
@@ -37,7 +37,7 @@ class Requests:
         """The method's result model; ``finishes`` as in `Stop.race`.
 
         Raises Stopped (the run is over for us), LimitExceeded, or TurnThrown with the refusal's code: ``effect_drift``,
-        ``invalid``, ``not_found``, and ``internal`` when it comes a second time.
+        ``invalid`` (what cannot be sent at all, too), ``not_found``, and ``internal`` when it comes a second time.
         """
         try:
             return await self._once(method, params, finishes)
@@ -50,7 +50,10 @@ class Requests:
             raise self._end(refusal) from refusal
 
     async def _once(self, method: str, params: Sent, finishes: frozenset[StopReason]) -> Any:
-        return await self._stop.race(lambda: self._run.request(method, params), finishes)
+        try:
+            return await self._stop.race(lambda: self._run.request(method, params), finishes)
+        except ContractViolation as fault:
+            raise TurnThrown(fault.code, f"{method}: {fault}") from fault
 
     def _end(self, refusal: RuntimeRefusal) -> Exception:
         reason = _STOPS.get(refusal.code)

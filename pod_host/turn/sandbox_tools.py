@@ -58,11 +58,7 @@ class SandboxTools:
 
     async def _outcome(self, name: str, arguments: JsonObject, execution: Execution) -> Outcome:
         """How the call ended; a stop aborts it, and what it gave until then is its outcome."""
-        call = self.sandbox.start(
-            name,
-            parse_input(name, arguments).for_worker(),
-            traceparent=execution.traceparent or self.traceparent,
-        )
+        call = self.sandbox.start(name, arguments, traceparent=execution.traceparent or self.traceparent)
         ending = asyncio.ensure_future(call.outcome())
         try:
             if not await self.stop.until(ending):

@@ -81,7 +81,7 @@ async def test_the_model_reads_the_results_in_the_order_of_its_calls() -> None:
     ]
     assert prompts[1][:2] == prompts[0]
     assert prompts[1][3]["content"] == [
-        {"type": "text", "text": '{"input":{"command":"ls","timeout":120},"tool":"bash"}'}
+        {"type": "text", "text": '{"input":{"command":"ls"},"tool":"bash"}'}
     ]
 
 
