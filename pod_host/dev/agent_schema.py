@@ -58,18 +58,25 @@ Schema = Annotated[JsonObject, AfterValidator(_check_schema)]
 Approval = Literal["always", "never"]
 
 
-class Harness(Sent):
+class Member(Sent):
+    """As strict as what crosses the wire; written back member by member, mixed lists and maps included."""
+
+    def wire(self) -> JsonObject:
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+class Harness(Member):
     id: Annotated[str, _matching(HARNESS_ID_PATTERN.pattern, "use a-z, 0-9 and -, 2 to 63, a letter first")]
 
 
-class HttpRequest(Sent):
+class HttpRequest(Member):
     url: Url
     method: Literal["POST", "PUT", "PATCH"] = "POST"
     credential: Text1 | None = None
     timeout_ms: Annotated[int, Field(gt=0, le=300_000, strict=True)] | None = None
 
 
-class Tool(Sent):
+class Tool(Member):
     """A tool behind HTTP. ``approval`` ``always``: each call waits for a person."""
 
     name: Name
@@ -83,13 +90,13 @@ class Tool(Sent):
         return {"inputSchema": self.input_schema, **super().wire()}
 
 
-class McpToolSetting(Sent):
+class McpToolSetting(Member):
     enabled: bool | None = None
     approval: Approval | None = None
     deferred: bool | None = None
 
 
-class McpServer(Sent):
+class McpServer(Member):
     """``tools``: settings by the tool's name on the server, or ``*`` for all."""
 
     name: Name
@@ -104,7 +111,7 @@ class McpServer(Sent):
         return {"type": self.type, **super().wire()}
 
 
-class SetupFile(Sent):
+class SetupFile(Member):
     """One of ``content``, ``base64`` and ``from`` (a file beside the agent file) holds the bytes."""
 
     path: Text1
@@ -114,7 +121,7 @@ class SetupFile(Sent):
     mode: str | int | None = None
 
 
-class SetupCommand(Sent):
+class SetupCommand(Member):
     command: Text1
     cwd: Text1 | None = None
     env: dict[VariableName, str] | None = None
@@ -122,21 +129,21 @@ class SetupCommand(Sent):
     name: str | None = None
 
 
-class Setup(Sent):
+class Setup(Member):
     files: list[SetupFile] = []
     commands: list[Text1 | SetupCommand] = []
 
 
-class Memory(Sent):
+class Memory(Member):
     access: Literal["read_write", "read_only"] = "read_write"
     instructions: str | None = None
 
 
-class Network(Sent):
+class Network(Member):
     allow: list[HostName] = []
 
 
-class AgentDocument(Sent):
+class AgentDocument(Member):
     name: AgentName
     description: str | None = None
     harness: Harness = Harness(id="pod-host")
