@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pod_host.contract.base import Json, JsonObject
 from pod_host.turn.projection import json_text
+from pod_host.turn.text import readable
 
 _MEMBERS = ("output", "finishReason", "usage", "evidence")
 _NAME_CHARACTERS = 256  # of a call's id and name: longer ones are no names, and results carry both
@@ -60,7 +61,7 @@ def read_candidate(value: Json) -> Candidate | None:
 def _named(value: Json, otherwise: str) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= _NAME_CHARACTERS:
         return otherwise
-    return value.encode("utf-8", "backslashreplace").decode()
+    return readable(value)
 
 
 def _shown(block: JsonObject) -> str:

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 from pod_host.contract.output import OutputStatus
 from pod_host.contract.work import CancelReason, ReleaseReason
 from pod_host.errors import PodHostError
+from pod_host.turn.text import readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class TurnFailure(PodHostError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
-        self.message = message
+        self.message = readable(message)
 
 
 class TurnThrown(TurnFailure):

@@ -23,6 +23,7 @@ from pod_host.contract.turn_start import RecordedOutcome
 from pod_host.turn.endings import TurnThrown
 from pod_host.turn.requests import LimitExceeded, Requests
 from pod_host.turn.stop import IN_HAND
+from pod_host.turn.text import readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class Journal:
         run_id = self._requests.run_id
         if isinstance(fate, Known):
             return OutcomeParams(run_id=run_id, effect_id=effect_id, value=fate.value)
-        return OutcomeParams(run_id=run_id, effect_id=effect_id, error=fate.error)
+        return OutcomeParams(run_id=run_id, effect_id=effect_id, error=readable(fate.error))
 
 
 def _value(effect_id: str, outcome: JsonObject | None) -> Json:

@@ -6,6 +6,7 @@ from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.effects import tool_failure
 from pod_host.contract.encoding import encode
+from pod_host.turn.text import readable
 
 _SHORTEST = 64  # characters that a cut text keeps at least: below that it says nothing
 _NOTE = 80  # characters that the note takes in a cut text: a text so little too long would only grow
@@ -39,6 +40,11 @@ def fit(value: Json, most_bytes: int) -> Json:
         "tool.result-too-large",
         f"The result holds {size} bytes, more than the {most_bytes} that fit here, and cannot be cut. Ask for less.",
     )
+
+
+def failure(code: str, message: str) -> JsonObject:
+    """The outcome of a call that failed, for the model to read."""
+    return tool_failure(code, readable(message))
 
 
 def smaller(value: Json) -> Json | None:

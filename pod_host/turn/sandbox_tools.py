@@ -9,7 +9,7 @@ from functools import partial
 
 from pod_host import limits
 from pod_host.contract.base import JsonObject
-from pod_host.contract.effects import SandboxTarget, tool_failure
+from pod_host.contract.effects import SandboxTarget
 from pod_host.errors import InputIssue, InvalidToolInput, SandboxError, WorkerLost
 from pod_host.sandbox.outcomes import Completed, Outcome
 from pod_host.sandbox.tools.inputs import TOOL_INPUTS, WRITING_TOOLS, input_schema, parse_input
@@ -17,6 +17,7 @@ from pod_host.sandbox.tools.texts import tool_texts
 from pod_host.turn.endings import Stopped
 from pod_host.turn.journal import Execution, Fate, Known, Unknown
 from pod_host.turn.ports import SandboxPort
+from pod_host.turn.results import failure
 from pod_host.turn.stop import Stop
 from pod_host.turn.toolset import Tool
 
@@ -49,12 +50,12 @@ class SandboxTools:
         except WorkerLost as lost:
             if name in WRITING_TOOLS:
                 return Unknown(f"The sandbox was lost while the call ran, so it may have been done in part: {lost}")
-            return Known(tool_failure("sandbox.error", str(lost)))
+            return Known(failure("sandbox.error", str(lost)))
         except SandboxError as fault:
-            return Known(tool_failure("sandbox.error", str(fault)))
+            return Known(failure("sandbox.error", str(fault)))
         if isinstance(outcome, Completed):
             return Known({"kind": "completed", "output": outcome.output})
-        return Known(tool_failure(outcome.code, outcome.message))
+        return Known(failure(outcome.code, outcome.message))
 
     async def _outcome(self, name: str, arguments: JsonObject, execution: Execution) -> Outcome:
         """How the call ended; a stop aborts it, and what it gave until then is its outcome."""

@@ -14,13 +14,13 @@ from functools import partial
 from pod_host import limits
 from pod_host.contract.base import JsonObject
 from pod_host.contract.canonical import canonical, sha256_hex
-from pod_host.contract.effects import ToolIntent, tool_failure
+from pod_host.contract.effects import ToolIntent
 from pod_host.errors import InputIssue
 from pod_host.turn.candidates import Call
 from pod_host.turn.endings import Stopped, Waits
 from pod_host.turn.identity import Identities
 from pod_host.turn.journal import Execution, Fate, Held, Journal, Known
-from pod_host.turn.results import fit, share_bytes, smaller, tool_result
+from pod_host.turn.results import failure, fit, share_bytes, smaller, tool_result
 from pod_host.turn.stop import Stop
 from pod_host.turn.toolset import Tool, Toolset
 
@@ -88,14 +88,14 @@ class ToolCalls:
         """Why a call has no effect at all, as an outcome's value; None when it may go on to its intent."""
         if call.index >= limits.STEP_CALLS:
             text = f"At most {limits.STEP_CALLS} calls run in one step; this one did not. Send it again."
-            return tool_failure("tool.too-many", text)
+            return failure("tool.too-many", text)
         if call.cut:
             text = "The answer ended at its length limit within this call, so it did not run. Send it again, in parts."
-            return tool_failure("tool.cut-off", text)
+            return failure("tool.cut-off", text)
         if tool is None:
             there = ", ".join(self.tools.names)
             text = f"There is no tool named {call.name}. " + (f"There are: {there}" if there else "There are none.")
-            return tool_failure("tool.unknown", text)
+            return failure("tool.unknown", text)
         if not isinstance(call.args, dict):
             issue = InputIssue(path=[], code="not_an_object", message=f"the input of {call.name} is an object")
             return _invalid_input(call.name, [issue])
@@ -109,7 +109,7 @@ class ToolCalls:
     async def _run(self, tool: Tool, call: Call, place: _Place, share: int, execution: Execution) -> Fate:
         await place.turn()
         if self.stop.reason is not None:
-            return Known(tool_failure("tool.interrupted", "The call was not started: the turn was being stopped."))
+            return Known(failure("tool.interrupted", "The call was not started: the turn was being stopped."))
         # A call is handed over before its first wait, so the next one starts once this task has come to that.
         asyncio.get_running_loop().call_soon(place.start)
         fate = await tool.run(call.args, execution)
@@ -178,6 +178,6 @@ def _invalid_input(name: str, issues: Sequence[InputIssue]) -> JsonObject:
     ]
     told = "; ".join(f"{'.'.join(map(str, issue['path'])) or 'input'}: {issue['message']}" for issue in shown)
     return {
-        **tool_failure("tool.invalid-input", f"{name} did not run, its input does not fit: {told}"),
+        **failure("tool.invalid-input", f"{name} did not run, its input does not fit: {told}"),
         "details": {"phase": "input", "issues": shown},
     }

@@ -68,7 +68,7 @@ async def until_killed(runtime: Runtime, sandbox: Sandbox, at: int) -> None:
 
 def kills() -> Iterator[tuple[int, ...]]:
     yield from ((first,) for first in range(46))
-    yield from ((first, second) for first in range(1, 46, 3) for second in range(1, 46, 4))
+    yield from ((first, second) for first in range(1, 46, 5) for second in range(2, 46, 5))
 
 
 async def test_the_undisturbed_turn_passes_fewer_points_than_are_tried() -> None:

@@ -61,6 +61,31 @@ async def test_arguments_that_are_no_object_are_answered_likewise(args: Json) ->
     assert [key for key in runtime.journal if ":tool:" in key] == []
 
 
+async def test_names_and_texts_that_are_not_unicode_are_shown_escaped() -> None:
+    sandbox = Sandbox(work=lambda tool, arguments: Failed("sandbox.not_found", "No file at \udcff"))
+    answer = calls(("bash", {"command": "x", "\ud83d": 1}), ("read", {"path": "a"}), ("\ud83d", {}))
+    results, _ = await results_of(answer, sandbox)
+    assert [result["code"] for result in results] == ["tool.invalid-input", "sandbox.not_found", "tool.unknown"]
+    assert results[1]["message"] == "No file at \\udcff"
+
+
+async def test_a_bug_whose_text_is_not_unicode_is_still_reported() -> None:
+    def work(tool: str, arguments: JsonObject) -> Outcome:
+        raise ValueError("\ud83d")
+
+    runtime = Runtime(script(calls(("bash", {"command": "x"}))))
+    assert await runtime.turn(Sandbox(work=work)).run() == Reported("failed")
+    assert runtime.outputs[0][1]["thrown"]["message"] == "ValueError: \\ud83d"
+
+
+async def test_a_worker_lost_with_an_odd_text_is_still_reported() -> None:
+    def work(tool: str, arguments: JsonObject) -> Outcome:
+        raise WorkerLost("\ud83d")
+
+    results, _ = await results_of(calls(("bash", {"command": "x"})), Sandbox(work=work))
+    assert results[0]["code"] == "tool.lost"
+
+
 async def test_a_long_list_of_faults_is_cut() -> None:
     arguments = {f"member{n}" + "x" * 5000: n for n in range(100)}
     results, _ = await results_of(calls(("bash", arguments)), Sandbox())

@@ -80,9 +80,7 @@ async def test_the_model_reads_the_results_in_the_order_of_its_calls() -> None:
         ("tool-result", None, "c1"),
     ]
     assert prompts[1][:2] == prompts[0]
-    assert prompts[1][3]["content"] == [
-        {"type": "text", "text": '{"input":{"command":"ls"},"tool":"bash"}'}
-    ]
+    assert prompts[1][3]["content"] == [{"type": "text", "text": '{"input":{"command":"ls"},"tool":"bash"}'}]
 
 
 async def test_later_turns_read_the_transcript_from_the_cache() -> None:
