@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias
 
 from aiohttp import WSMsgType, web
@@ -14,6 +14,7 @@ from pod_host.contract import rpc
 from pod_host.contract.base import JsonObject, is_harness_id
 from pod_host.contract.encoding import encode
 from pod_host.contract.frames import message
+from pod_host.contract.frames import refusal as refusal_frame
 from pod_host.contract.methods import CORE_ASKS, HARNESS_ASKS
 from pod_host.dev.config import Times
 from pod_host.dev.leases import Run
@@ -43,8 +44,8 @@ class Connection:
         self._times = times
         self._peer = rpc.Peer(asks=CORE_ASKS, serves=HARNESS_ASKS, hears={})
         self._asked: dict[int, asyncio.Future[Any]] = {}
-        self._serving: dict[int, asyncio.Task[None]] = {}
-        self._sends: set[asyncio.Task[None]] = set()
+        self._serving: dict[int, asyncio.Future[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._heard = time.monotonic()
         self._closed: str | None = None
 
@@ -53,8 +54,13 @@ class Connection:
         """A feature that is declared as absent (null) or as false is not there."""
         return self.features.get("workspace") not in (None, False)
 
-    async def serve(self, handler: Handler) -> str:
-        """Until the socket is gone; why it went."""
+    @property
+    def closed(self) -> str | None:
+        """Why the socket is gone, or going."""
+        return self._closed
+
+    async def serve(self, handler: Handler) -> None:
+        """Until the socket is gone."""
         beat = asyncio.create_task(self._beat())
         try:
             async for received in self._socket:
@@ -72,7 +78,6 @@ class Connection:
             beat.cancel()
             self._close_reason(f"closed by the host ({self._socket.close_code})")
             await self._end_tasks()
-        return self._closed or ""
 
     async def ask(self, method: str, params: JsonObject, *, session_id: str | None = None) -> Any:
         """A request to the host. Cancelled: the host is told to give it up. Raises RuntimeRefusal."""
@@ -116,7 +121,9 @@ class Connection:
         elif isinstance(event, rpc.Close):
             await self.close(event.code, event.reason)
         elif isinstance(event, rpc.Serve):
-            self._serving[event.id] = asyncio.create_task(self._serve_one(event, handler))
+            work = asyncio.ensure_future(handler(self, event.method, event.params))
+            self._serving[event.id] = work
+            self._spawn(self._answer(event, work))
         elif isinstance(event, rpc.Settle):
             answer = self._asked.pop(event.id, None)
             if answer is None or answer.done():
@@ -126,23 +133,20 @@ class Connection:
             else:
                 answer.set_result(event.result)
         elif isinstance(event, rpc.GiveUp):
-            task = self._serving.get(event.id)
-            if task is not None:
-                task.cancel()
+            given_up = self._serving.get(event.id)
+            if given_up is not None:
+                given_up.cancel()
 
-    async def _serve_one(self, asked: rpc.Serve, handler: Handler) -> None:
+    async def _answer(self, asked: rpc.Serve, work: asyncio.Future[Any]) -> None:
         """Every request gets an answer, whatever happens; one that was given up too (section 1)."""
         try:
-            result = await handler(self, asked.method, asked.params)
-            frame = self._peer.answer(asked.id, result)
+            frame = self._peer.answer(asked.id, await work)
         except asyncio.CancelledError:
-            if self._closed is not None:
-                raise
             frame = self._peer.refuse(asked.id, "unavailable", "The requester gave up")
         except RuntimeRefusal as refusal:
             frame = self._peer.refuse(asked.id, refusal.code, refusal.message)
-        except (PodHostError, LookupError) as fault:
-            frame = self._peer.refuse(asked.id, getattr(fault, "code", "internal"), str(fault))
+        except PodHostError as fault:
+            frame = self._peer.refuse(asked.id, fault.code, str(fault))
         except Exception as fault:  # a fault of core is the request's answer, not the connection's end
             log.exception("%s failed", asked.method)
             frame = self._peer.refuse(asked.id, "internal", f"{type(fault).__name__}: {fault}")
@@ -151,12 +155,15 @@ class Connection:
         try:
             await self._send(frame)
         except ContractViolation as fault:
-            await self._send({**self._peer.refuse(asked.id, "internal", str(fault))})
+            await self._send(refusal_frame(asked.id, "internal", str(fault)))
 
     def _post(self, frame: JsonObject) -> None:
-        task = asyncio.create_task(self._send(frame))
-        self._sends.add(task)
-        task.add_done_callback(self._sends.discard)
+        self._spawn(self._send(frame))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _send(self, frame: JsonObject) -> None:
         text = encode(frame)
@@ -188,10 +195,9 @@ class Connection:
         for answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(ChannelClosed(self._closed or ""))
-        serving = list(self._serving.values())
-        for task in serving:
-            task.cancel()
-        await asyncio.gather(*serving, *self._sends, return_exceptions=True)
+        for work in list(self._serving.values()):
+            work.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 def check_harness_id(name: str, expected: str) -> None:

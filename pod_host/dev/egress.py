@@ -60,16 +60,13 @@ class EgressProxy:
     ) -> None:
         self._config = config
         self._listener = listener
+        self.url = base_url(listener)
         self._record = record
         self._sandbox = sandbox
         self._definition = definition
         self._tunnels = 0
         self._clients: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
-
-    @property
-    def url(self) -> str:
-        return base_url(self._listener)
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._client, sock=self._listener, limit=HEAD_BYTES)

@@ -78,6 +78,7 @@ class Gates:
     ) -> None:
         self._config = config
         self._listener = listener
+        self.url = base_url(listener)
         self._record = record
         self._authority = authority
         self._sessions = sessions
@@ -94,10 +95,6 @@ class Gates:
             TOOL_CALLS_PATH: self._tool_call,
             HTTP_CALLS_PATH: self._http_call,
         }
-
-    @property
-    def url(self) -> str:
-        return base_url(self._listener)
 
     async def start(self) -> None:
         self._runner = await serve(self._answer, self._listener)

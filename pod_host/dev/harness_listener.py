@@ -49,16 +49,13 @@ class HarnessListener:
         self._leases = leases
         self._service = service
         self._listener = listener
+        self.url = base_url(listener)
         self._hosts = host_names(listener, config.allowed_hosts)
         self._connections: list[Connection] = []
         self._closing = False
         self._closes: set[asyncio.Task[None]] = set()
         self._runner: web.ServerRunner | None = None
         sandbox.on_epoch = self._fence
-
-    @property
-    def url(self) -> str:
-        return base_url(self._listener)
 
     async def start(self) -> None:
         self._runner = await serve(self._answer, self._listener)
@@ -127,14 +124,13 @@ class HarnessListener:
         await web_socket.prepare(request)
         connection = Connection(web_socket, request, host, self._config.times)
         self._connections.append(connection)
-        reason = "the Runtime stopped"
         try:
-            reason = await connection.serve(self._service.serve)
+            await connection.serve(self._service.serve)
         finally:
             self._connections.remove(connection)
             self._leases.lost(connection)
             if connection.harness_id:
-                self._record.add("host.disconnected", reason=reason)
+                self._record.add("host.disconnected", reason=connection.closed)
         return web_socket
 
     def _fence(self) -> None:

@@ -92,8 +92,7 @@ async def serve(
     handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], at: socket.socket
 ) -> web.ServerRunner:
     """One handler for every request of a listener; ends with the runner's ``cleanup``."""
-    # The handler's task ends when its client leaves: that is how an abandoned request is noticed.
-    runner = web.ServerRunner(web.Server(handler, handler_cancellation=True, access_log=None), shutdown_timeout=1.0)
+    runner = web.ServerRunner(web.Server(handler, access_log=None), shutdown_timeout=1.0)
     await runner.setup()
     await web.SockSite(runner, at).start()
     return runner

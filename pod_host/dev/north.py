@@ -42,6 +42,7 @@ class North:
         cancel: Callable[[str, str], None],
     ) -> None:
         self._listener = listener
+        self.url = base_url(listener)
         self._record = record
         self._sessions = sessions
         self._transcripts = transcripts
@@ -52,10 +53,6 @@ class North:
         self._cancel = cancel
         self._hosts = host_names(listener)
         self._runner: web.AppRunner | None = None
-
-    @property
-    def url(self) -> str:
-        return base_url(self._listener)
 
     async def start(self) -> None:
         app = web.Application(client_max_size=BODY_BYTES, middlewares=[self._guard])

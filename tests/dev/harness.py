@@ -109,19 +109,18 @@ class Channel:
         self.serve: Callable[[str, JsonObject], Awaitable[Json]] | None = None
         self._last = 0
         self._pending: dict[int, asyncio.Future[Json]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._reader = asyncio.create_task(self._read())
 
     async def ask(self, method: str, params: JsonObject) -> Json:
-        return await asyncio.wait_for(self.start(method, params)[1], WAIT)
+        return await asyncio.wait_for((await self.start(method, params))[1], WAIT)
 
-    def start(self, method: str, params: JsonObject) -> tuple[int, asyncio.Future[Json]]:
+    async def start(self, method: str, params: JsonObject) -> tuple[int, asyncio.Future[Json]]:
         """Send a request; its id, and its answer to come."""
         self._last += 1
         number = self._last
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
         self._pending[number] = answer
-        self._spawn(self.send({"t": "req", "id": number, "m": method, "p": params}))
+        await self.send({"t": "req", "id": number, "m": method, "p": params})
         return number, answer
 
     async def send(self, frame: JsonObject) -> None:
@@ -151,14 +150,7 @@ class Channel:
 
     async def end(self) -> None:
         self._reader.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(self._reader, *self._tasks, return_exceptions=True)
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await asyncio.gather(self._reader, return_exceptions=True)
 
     async def _read(self) -> None:
         try:
