@@ -27,6 +27,11 @@ class Taken:
     def ending(self) -> Reported:
         return Reported(self.status)
 
+    @property
+    def edits_cursor(self) -> int | None:
+        """The cursor at which the transcript is what the segment made of it; None when core dropped the edits."""
+        return self.cursor if self.status in ("completed", "yielded") else None
+
 
 @dataclass(frozen=True, slots=True)
 class Reporter:

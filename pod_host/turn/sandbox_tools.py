@@ -65,6 +65,8 @@ class SandboxTools:
             if not await self.stop.until(ending):
                 call.abort()
                 await asyncio.wait({ending}, timeout=limits.STOP_SECONDS)
+            if ending.cancelled():
+                raise WorkerLost("the sandbox gave the call up")
             if ending.done():
                 return ending.result()
         finally:

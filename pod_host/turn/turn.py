@@ -10,7 +10,7 @@ from pod_host.contract.transcript import TranscriptReadResult
 from pod_host.contract.turn_start import AgentSandbox, TurnStart
 from pod_host.contract.work import CancelReason, RunParams
 from pod_host.errors import PodHostError
-from pod_host.turn.endings import Ending, Stopped, TurnFailure, TurnThrown, Waits
+from pod_host.turn.endings import Ending, Released, Stopped, TurnFailure, TurnThrown, Waits
 from pod_host.turn.identity import Identities
 from pod_host.turn.inputs import input_entries
 from pod_host.turn.journal import Journal
@@ -64,22 +64,22 @@ class Turn:
     async def run(self) -> Ending:
         """Run the segment to its end. A bug of ours ends it as ``thrown``, so nothing is raised but a cancellation of
         the task that runs it."""
-        session_id = self._ids.session_id
-        taken: Taken | None = None
+        ended: Taken | Released | None = None  # None: our own task is cancelled
         try:
             ended = await self._reporter.report(await self._output())
-            if isinstance(ended, Taken):
-                taken = ended
-                return ended.ending
-            return ended
         except Stopped as stopped:
-            return released(stopped.reason)
+            ended = released(stopped.reason)
         finally:
-            kept = taken is not None and taken.status in ("completed", "yielded")
-            if kept and taken is not None and taken.cursor is not None and self._transcript is not None:
-                self._transcripts.put(session_id, taken.cursor, self._transcript)
-            else:
-                self._transcripts.drop(session_id)
+            self._keep_transcript(ended)
+        return ended.ending if isinstance(ended, Taken) else ended
+
+    def _keep_transcript(self, ended: Taken | Released | None) -> None:
+        """Only where core kept our edits; after anything else the next segment reads what there is."""
+        cursor = ended.edits_cursor if isinstance(ended, Taken) else None
+        if cursor is None or self._transcript is None:
+            self._transcripts.drop(self._ids.session_id)
+        else:
+            self._transcripts.put(self._ids.session_id, cursor, self._transcript)
 
     async def _output(self) -> TurnOutput:
         """The segment's output. Raises Stopped when none is to be sent."""

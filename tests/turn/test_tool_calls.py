@@ -184,6 +184,15 @@ async def test_when_the_worker_dies_what_changes_something_has_an_unknown_fate(
     assert ("error" in runtime.asked("effect.outcome")[1]) == (code == "tool.lost")
 
 
+async def test_a_call_that_the_sandbox_gives_up_has_an_unknown_fate() -> None:
+    def work(tool: str, arguments: JsonObject) -> Outcome:
+        raise asyncio.CancelledError
+
+    results, runtime = await results_of(calls(("bash", {"command": "x"})), Sandbox(work=work))
+    assert results[0]["code"] == "tool.lost"
+    assert "gave the call up" in runtime.asked("effect.outcome")[1]["error"]
+
+
 async def test_a_call_that_the_sandbox_could_not_run_has_failed() -> None:
     def work(tool: str, arguments: JsonObject) -> Outcome:
         raise SandboxError("no worker could be started")
