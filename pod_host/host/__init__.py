@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from pod_host.errors import ConfigurationError, NetworkGateError, SandboxError
@@ -48,17 +49,23 @@ async def _run(settings: Settings, host: Callable[[], Host]) -> None:
     """Signals first: from here on the first one is a shutdown in order, and the next ones change nothing."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
+    told = False
 
-    def shut_down() -> None:
-        if not stopping.is_set():
-            stopping.set()
+    def shut_down(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        if not told:
+            told = True
             watchdog.leave_after(settings.drain_seconds, 0)
+            loop.call_soon_threadsafe(stopping.set)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, shut_down)
+        # Not by the loop: its handlers end with it, and a second signal would then kill us on the way out.
+        signal.signal(number, shut_down)
     guard = watchdog.Watchdog()
     guard.start(loop)
     try:
         await host().run(stopping)
     finally:
         guard.stop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)  # the interpreter takes handlers away before it ends, and leaves this

@@ -56,6 +56,7 @@ class Host:
         self._connection: Connection | None = None
         self._form = 0  # of FEATURE_FORMS: the one that the Runtime takes
         self._tries = 0  # connections that did not last, in a row
+        self._draining = False
         self._closing: asyncio.Task[None] | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -136,7 +137,7 @@ class Host:
             return self._form != 0
         log.info("channel.connected", tenantId=hello.tenant_id, features=features, renewEveryMs=hello.renew_every_ms)
         reason = await connection.serve(hello, self._new_turn, self._setup.settle)
-        log.warning("channel.closed", reason=reason)
+        (log.info if self._draining else log.warning)("channel.closed", reason=reason)
         return False
 
     def _new_turn(self, run: Run, start: TurnStart) -> Turn:
@@ -166,6 +167,7 @@ class Host:
     # --- the way down -------------------------------------------------------------------------------------------------
 
     async def _drain(self, living: asyncio.Task[None]) -> None:
+        self._draining = True
         log.info("shutdown.started")
         for_runs = max(self._settings.drain_seconds - limits.CLOSE_SECONDS, self._settings.drain_seconds / 2)
         if self._connection is not None:

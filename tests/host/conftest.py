@@ -80,8 +80,9 @@ class HostProcess:
         event: dict[str, Any] = await self.events.first(lambda event: event["event"] == name, after)
         return event
 
-    def terminate(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
+    def terminate(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Any number of times. (`send_signal` would reap the process beside asyncio.)"""
+        os.kill(self.process.pid, how)
 
     async def ended(self) -> int:
         """Its exit code. A host that does not end fails the test."""

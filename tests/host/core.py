@@ -16,6 +16,9 @@ from tests.host.test_trust import certificate
 PATH = "/nylorun/harness/v1"
 HELLO = {"api": 5, "tenantId": "t", "sandbox": {"backend": None}, "renewEveryMs": 10_000}
 
+OnRequest = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any] | None]]
+"""How to answer a request: a result, ``{"refuse": code}``, or None for what is usual."""
+
 
 class Watched:
     """Values that a test can wait for."""
@@ -53,6 +56,9 @@ class Core:
         self.on_renew: Callable[[str], int | None] = lambda token: None
         self.on_upgrade: Callable[[str], int | None] = lambda token: None
         self.on_hello: Callable[[dict[str, Any]], str | None] = lambda params: None
+        self.on_request: OnRequest | None = None
+        self.model: Callable[[dict[str, Any]], dict[str, Any]] = lambda body: said("Done.")
+        self.hello: dict[str, Any] = HELLO
         self.setup: dict[str, Any] = {}
         self.certificate = certificate("Egress one")
         self.life = timedelta(minutes=15)
@@ -77,6 +83,7 @@ class Core:
         app.router.add_post(f"{PATH}/host/join", self._join)
         app.router.add_post(f"{PATH}/host/renew", self._renew)
         app.router.add_get(PATH, self._upgrade)
+        app.router.add_post("/nylorun/v1/model-calls", self._call_model)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
@@ -126,6 +133,9 @@ class Core:
         await self.renewals.add((token, refusal))
         return _refused(refusal) if refusal is not None else web.json_response(self._pair())
 
+    async def _call_model(self, request: web.Request) -> web.Response:
+        return web.json_response({"outcome": self.model(await request.json())})
+
     async def _upgrade(self, request: web.Request) -> web.StreamResponse:
         token = request.headers["Authorization"].removeprefix("Bearer ")
         refusal = self.on_upgrade(token)
@@ -136,7 +146,8 @@ class Core:
             return web.Response(status=refusal)
         socket = web.WebSocketResponse(max_msg_size=64 * 1024 * 1024)
         await socket.prepare(request)
-        connection = Connection(socket, self.on_hello)
+        connection = Connection(socket, self.on_hello, self.hello)
+        connection.on_request = self.on_request
         await self.connections.add(connection)
         await connection.read()
         return socket
@@ -146,13 +157,19 @@ class Connection:
     """One host's WebSocket, at core's end. hello, lease.renew, lease.release, event and outputs are answered by themselves;
     other requests when `on_request` says how; lease waits for `offer`."""
 
-    def __init__(self, socket: web.WebSocketResponse, on_hello: Callable[[dict[str, Any]], str | None]) -> None:
+    def __init__(
+        self,
+        socket: web.WebSocketResponse,
+        on_hello: Callable[[dict[str, Any]], str | None],
+        hello: dict[str, Any],
+    ) -> None:
         self.frames = Watched()
         self.closed: asyncio.Future[tuple[int | None, str]] = asyncio.get_running_loop().create_future()
-        self.on_request: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any] | None]] | None = None
+        self.on_request: OnRequest | None = None
         self.renewal: dict[str, Any] = {"ok": True}
         self._socket = socket
         self._on_hello = on_hello
+        self._hello = hello
         self._ids = 0
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._offers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -222,15 +239,17 @@ class Connection:
         if method == "hello" and (code := self._on_hello(params)):
             await self._refuse(frame, code)
             return
-        if method == "lease":
+        told = await self.on_request(method, params) if self.on_request else None
+        if method == "lease" and told is None:
             await self._respond(frame, await self._offers.get())
             return
-        told = await self.on_request(method, params) if self.on_request else None
         defaults: dict[str, Any] = {
-            "hello": HELLO,
+            "hello": self._hello,
             "lease.renew": self.renewal,
             "lease.release": {},
             "event": {},
+            "effect.intent": {"status": "execute"},
+            "effect.outcome": {"status": "completed", "outcome": {"value": params.get("value")}},
             "transcript.read": {"cursor": -1, "entries": []},
             "turn.completed": {"cursor": 1},
             "turn.failed": {"cursor": 1},
@@ -247,6 +266,17 @@ class Connection:
     async def _refuse(self, frame: dict[str, Any], code: str) -> None:
         error = {"code": code, "message": f"{frame['m']} is refused"}
         await self.send({"t": "res", "id": frame["id"], "ok": False, "e": error})
+
+
+def said(text: str) -> dict[str, Any]:
+    """A ModelCandidate that ends the turn."""
+    return {"output": [{"type": "text", "text": text}], "finishReason": "stop", "usage": {}}
+
+
+def calls(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """A ModelCandidate that asks for one tool call."""
+    block = {"type": "tool-call", "id": "call-1", "name": tool, "args": arguments}
+    return {"output": [block], "finishReason": "tool-calls", "usage": {}}
 
 
 def turn_start(session_id: str = "session-1", turn_id: str = "turn-1", **members: Any) -> dict[str, Any]:
