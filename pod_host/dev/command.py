@@ -22,7 +22,7 @@ from pod_host.dev.directories import Directories
 from pod_host.dev.host_process import HostProcess, launch_environment
 from pod_host.dev.models import Model, choose_model
 from pod_host.dev.north_client import North
-from pod_host.dev.rendering import Screen
+from pod_host.dev.rendering import Screen, clean
 from pod_host.dev.runtime import Runtime, RuntimeConfig
 from pod_host.errors import ConfigurationError, PodHostError
 
@@ -55,7 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
         lines = fault.lines
     except PodHostError as fault:
         lines = (str(fault),)
-    print(f"pod-host: {lines[0]}", *lines[1:], sep="\n", file=sys.stderr)
+    except BrokenPipeError:  # whoever read our output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    print(f"pod-host: {clean(lines[0])}", *map(clean, lines[1:]), sep="\n", file=sys.stderr)
     return 1
 
 
@@ -136,7 +139,7 @@ async def _converse(arguments: argparse.Namespace, chat: Chat, setup: _SetupWatc
     except TimeoutError:
         raise _Ended(f"the host did not connect within {CONNECT_SECONDS:.0f} s", *setup.last) from None
     await setup.over.wait()
-    await chat.resume()
+    await chat.resume()  # what an earlier run left under way goes on
     person = sys.stdin.isatty() and sys.stdout.isatty()
     if arguments.message is None and person:
         return await terminal.prompt(chat, at.runtime / HISTORY if arguments.keep else None)

@@ -109,6 +109,8 @@ def _make(state: Path) -> None:
     if os.geteuid() == 0:
         for path in (state, *state.parents[:2]):
             path.chmod(TRAVERSABLE)
+    else:
+        state.chmod(0o700)
 
 
 def _give(path: Path) -> None:
@@ -124,7 +126,7 @@ def _check_writable(workspace: Path) -> None:
     test = ["/bin/sh", "-c", 'test -w "$1" && test -x "$1" && test -r "$1"', "sh", str(workspace)]
     if subprocess.run(test, cwd="/", stdin=subprocess.DEVNULL, **identity).returncode:
         uid = SANDBOX_UID if root else os.geteuid()
-        mend = f"chown {uid} it, and let uid {uid} pass through the directories above it" if root else "chmod u+rwx it"
+        mend = f"choose another, or let uid {uid} write to it and pass through the directories above it"
         raise ConfigurationError(
             [f"--keep: {workspace} is not writable for uid {uid}, which runs the commands; {mend}"]
         )

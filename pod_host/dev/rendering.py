@@ -17,7 +17,10 @@ from pod_host.contract.base import Json, JsonObject
 OUTPUT_LINES: Final = 24  # of a tool's output: the first half and the last
 INPUT_LINES: Final = 8  # of one argument
 STEP_LINES: Final = 12  # of a setup step's output
-_SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|\Z)|[@-Z\\-_]|[ -/]+[0-~]|.)", re.DOTALL)
+_SEQUENCES = re.compile(
+    r"\x9b[0-?]*[ -/]*[@-~]|\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|\Z)|[@-Z\\-_]|[ -/]+[0-~]|.)",
+    re.DOTALL,
+)
 # Control characters of both sets, and those that turn the direction of a line.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -27,6 +30,11 @@ _COLOURS: Final = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow"
 def clean(text: str) -> str:
     """``text`` without escape sequences and control characters; line feeds and tabs stay."""
     return _CONTROLS.sub("", _SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def word(text: str) -> str:
+    """``text`` on one line: a name, a path, a code."""
+    return " ".join(clean(text).split())
 
 
 def shortened(text: str, most: int, width: int) -> list[str]:
@@ -150,7 +158,7 @@ class Screen:
 
     def _tool_started(self, event: JsonObject) -> None:
         self._turn.tool_calls += 1
-        name = clean(str(event.get("toolName")))
+        name = word(str(event.get("toolName")))
         first, *rest = self._arguments(name, event.get("input")) or [""]
         headline = self._cut(f"  ▸ {name}  {first}".rstrip())
         self._open[event["effectId"]] = headline
@@ -162,14 +170,14 @@ class Screen:
     def _tool_completed(self, event: JsonObject) -> None:
         headline = self._open.pop(event["effectId"], None)
         if headline is None or self._last != event["effectId"]:  # others began or ended in between, or it never ran
-            shown = headline.replace("▸", "◂", 1) if headline else f"  ◂ {clean(str(event.get('toolName')))}"
+            shown = headline.replace("▸", "◂", 1) if headline else f"  ◂ {word(str(event.get('toolName')))}"
             self._write(self._styled(shown, "cyan"))
         self._last = None
         took = _time(event.get("durationMs"))
         error = event.get("error")
         if error:
             self._block(str(error.get("message") or ""), OUTPUT_LINES, "dim")
-            self._write(self._styled(f"    failed: {clean(str(error.get('code')))} · {took}", "red"))
+            self._write(self._styled(f"    failed: {word(str(error.get('code')))} · {took}", "red"))
             return
         output = event.get("output")
         if isinstance(output, dict) and "exitCode" in output:
@@ -192,7 +200,7 @@ class Screen:
             others = f"  ({_pairs(given)})" if given else ""
             return [f"$ {first}{others}", *rest]
         lines = []
-        path = f"{clean(str(given.pop('path')))}  " if isinstance(given.get("path"), str) else ""
+        path = f"{word(str(given.pop('path')))}  " if isinstance(given.get("path"), str) else ""
         for member, mark in (("old_string", "- "), ("new_string", "+ "), ("content", "")):
             if isinstance(given.get(member), str):
                 lines += [mark + line for line in shortened(given.pop(member), INPUT_LINES, self._width())]
@@ -243,8 +251,8 @@ def _time(milliseconds: Json) -> str:
 
 def _brief(value: Json) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return " ".join(clean(text).split())
+    return word(text)
 
 
 def _pairs(given: JsonObject) -> str:
-    return " ".join(f"{clean(str(name))}={_brief(value)}" for name, value in given.items())
+    return " ".join(f"{word(str(name))}={_brief(value)}" for name, value in given.items())
