@@ -28,6 +28,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     for name in ("harness", "gates", "egress", "north"):
         parser.add_argument(f"--{name}-port", type=int, default=0, help="0: chosen, and kept for the next start")
     parser.add_argument("--allow-host", action="append", default=[], help="a further name:port that may address us")
+    parser.add_argument("--sandbox-id", help="what the host must join as; without it, one is made and kept")
+    parser.add_argument("--join-token-file", type=Path, help="a file with the join token, read at each join")
     parser.add_argument("--seeded", action="store_true", help="the disk starts from a disk version: no setup")
     parser.add_argument("--ask", action="append", default=[], metavar="GLOB", help="tools a person is asked about")
     parser.add_argument("--deny", action="append", default=[], metavar="GLOB", help="tools that are denied")
@@ -48,6 +50,8 @@ def _config(options: argparse.Namespace) -> RuntimeConfig:
         gates_port=options.gates_port,
         egress_port=options.egress_port,
         north_port=options.north_port,
+        sandbox_id=options.sandbox_id,
+        join_token_file=options.join_token_file,
         seeded=options.seeded,
         tool_policy=tuple(_rule(verdict, glob) for verdict, glob in rules),
         allowed_hosts=tuple(options.allow_host),

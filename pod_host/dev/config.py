@@ -69,6 +69,8 @@ class RuntimeConfig:
     gates_port: int = 0
     egress_port: int = 0
     north_port: int = 0
+    sandbox_id: str | None = None  # None: made once, and kept
+    join_token_file: Path | None = None  # a file of somebody else's, such as a mounted Secret; None: a token of our own
     seeded: bool = False  # the disk starts from a disk version: there is no setup to run
     tool_policy: tuple[ToolRule, ...] = ()
     tool_attempts: int = 3  # toolAttempts: how often one MCP or HTTP call is delivered

@@ -46,15 +46,18 @@ class Sandbox:
         self._db = db
         self._record = record
         self._authority = authority
-        self.join_file: Path = config.state_dir / JOIN_FILE
+        self.join_file: Path = config.join_token_file or config.state_dir / JOIN_FILE
         self.on_epoch: Callable[[], None] = lambda: None
         with db.transaction():
             for name, value in (("sandboxId", f"sbx_{secrets.token_hex(8)}"), ("joinToken", secrets.token_urlsafe(32))):
                 if db.get(name) is None:
                     db.set(name, value)
+            if config.sandbox_id is not None:
+                db.set("sandboxId", config.sandbox_id)
         self.id: str = db.get("sandboxId")
-        # The host reads it as the user that started the Runtime; commands, as another uid or behind Landlock, must not.
-        write_private(self.join_file, f"{db.get('joinToken')}\n".encode())
+        if config.join_token_file is None:
+            # The host reads it as the user that started the Runtime; commands, as another uid or behind Landlock, must not.
+            write_private(self.join_file, f"{db.get('joinToken')}\n".encode())
 
     @property
     def epoch(self) -> int:
@@ -70,7 +73,7 @@ class Sandbox:
         """The answer to a join (HostJoinAnswer). Raises HostRefused."""
         if request.sandbox_id != self.id:
             raise HostRefused(f"no sandbox {request.sandbox_id}")
-        if not hmac.compare_digest(_digest(request.join_token), _digest(self._db.get("joinToken"))):
+        if not hmac.compare_digest(_digest(request.join_token), _digest(self._join_token())):
             raise HostRefused("the join token is not the sandbox's")
         if self._db.get("lost"):
             raise HostRefused(
@@ -123,6 +126,18 @@ class Sandbox:
         if claims.get("epc") != self.epoch or claims.get("pod") != self.pod_uid:
             raise TokenRefused("the token is of a host before this one")
         return Host(self.epoch, str(self.pod_uid))
+
+    def _join_token(self) -> str:
+        """From the file that was named, each time: a Secret may be rotated while we run."""
+        if self._config.join_token_file is None:
+            return str(self._db.get("joinToken"))
+        try:
+            token = self.join_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as fault:
+            raise HostRefused(f"the join token's file cannot be read: {fault}") from None
+        if not token:
+            raise HostRefused("the join token's file is empty")
+        return token
 
     def _answer(self) -> JsonObject:
         life = self._config.times.token
