@@ -5,6 +5,7 @@ model_calls where a model call is about to run       tool_calls    where a tool 
 journal     intent → run → outcome, never twice      toolset       tools, brought by providers (sandbox_tools)
 transcripts entries, encoded once, and their cache   projection    entries as prompt items
 prompt      the system text                          results       results that fit
+call_bytes  a model call's body and hash             identity      the names of effects
 stop        the one switch that stops it all         reporting     the output, and what a refused one does
 """
 

@@ -10,11 +10,11 @@ from functools import partial
 
 from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
-from pod_host.contract.canonical import canonical, canonical_array, canonical_object, sha256_hex
 from pod_host.contract.effects import ModelIntent
 from pod_host.contract.model_call import MODEL_CALLS_PATH, ModelFailure
 from pod_host.contract.turn_start import TurnStart
 from pod_host.errors import ContractViolation, GateRefusal, GateUnavailable
+from pod_host.turn.call_bytes import CallBytes
 from pod_host.turn.candidates import Candidate, read_candidate
 from pod_host.turn.endings import Stopped, TurnFailure, TurnThrown, Waits
 from pod_host.turn.identity import Identities
@@ -43,16 +43,9 @@ class ModelCalls:
 
         Raises TurnFailure ``model.<code>`` when it cannot be had, Waits when the call's fate is not known.
         """
-        call = canonical_object(
-            {
-                "executionId": canonical(self.start.checkpoint.session_id),
-                "prompt": canonical_array(prompt),
-                "tools": self.tools,
-            }
-        )
         attempt = 1
         while True:
-            settled = await self._settle(self.ids.model(step, attempt), call)
+            settled = await self._settle(self.ids.model(step, attempt), prompt)
             failure = _failure(settled.value)
             if failure is None:
                 candidate = read_candidate(settled.value)
@@ -65,17 +58,10 @@ class ModelCalls:
                 await self.stop.race(partial(asyncio.sleep, _wait_seconds(failure, attempt)))
             attempt += 1
 
-    async def _settle(self, intent: ModelIntent, call: bytes) -> Settled:
-        members = {name: canonical(value) for name, value in intent.wire().items()}
-        request_hash = await _digest(canonical_object({**members, "input": call}))
-        body = canonical_object(
-            {
-                "call": call,
-                "effectId": members["effectId"],
-                "invocationId": canonical(intent.context.invocation_id),
-            }
-        )
-        settled = await self.journal.settle(intent, request_hash, partial(self._send, body), _smaller)
+    async def _settle(self, intent: ModelIntent, prompt: list[bytes]) -> Settled:
+        call = CallBytes.of(intent, self.start.checkpoint.session_id, prompt, self.tools)
+        request_hash = await call.request_hash(intent)
+        settled = await self.journal.settle(intent, request_hash, partial(self._send, call.body), _smaller)
         if isinstance(settled, Held):
             raise Waits("waiting" if settled.status == "pending" else "uncertain", [settled.effect_id])
         return settled
@@ -140,10 +126,3 @@ def _wait_seconds(failure: ModelFailure, attempt: int) -> float:
         return min(max(failure.retry_after_ms, 0) / 1000, limits.MODEL_RETRY_MOST_SECONDS)
     wait = limits.MODEL_RETRY_FIRST_SECONDS * 2.0 ** (attempt - 1)
     return min(wait, limits.MODEL_RETRY_MOST_SECONDS) * random.uniform(0.5, 1.0)
-
-
-async def _digest(text: bytes) -> str:
-    """hashlib frees the interpreter's lock, so that a large call is hashed beside the event loop."""
-    if len(text) <= limits.LOOP_PIECE_BYTES:
-        return sha256_hex(text)
-    return await asyncio.to_thread(sha256_hex, text)

@@ -13,6 +13,8 @@ from pod_host.contract.canonical import canonical
 from pod_host.contract.transcript import Entry, transcript_updates
 from pod_host.turn.projection import depends_on_turn, prompt_items
 
+_SIGNED_TOKEN = b"eyJ"  # how every JSON Web Token begins
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedEntry:
@@ -33,13 +35,18 @@ class EncodedEntry:
 
 
 class SegmentTranscript:
-    """Entries as the segment began with them, and those that it adds."""
+    """Entries as the segment began with them, and those that it adds.
+
+    ``added_bytes``: of their prompt items. ``as_recorded``: False when core may record an added entry otherwise than it
+    was sent: it replaces its own signed tokens, and the next turn's hashes must be those of what can be read again.
+    """
 
     def __init__(self, before: Sequence[EncodedEntry], turn_id: str) -> None:
         self._turn_id = turn_id
         self._kept = len(before)
         self._entries = list(before)
         self.added_bytes = 0
+        self.as_recorded = True
 
     @classmethod
     async def encode(cls, entries: Sequence[Entry], turn_id: str) -> SegmentTranscript:
@@ -58,6 +65,7 @@ class SegmentTranscript:
         encoded = EncodedEntry.of(entry, self._turn_id)
         self._entries.append(encoded)
         self.added_bytes += len(encoded.items)
+        self.as_recorded = self.as_recorded and _SIGNED_TOKEN not in encoded.items
 
     @property
     def entries(self) -> list[Entry]:

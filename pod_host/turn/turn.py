@@ -76,10 +76,11 @@ class Turn:
     def _keep_transcript(self, ended: Taken | Released | None) -> None:
         """Only where core kept our edits; after anything else the next segment reads what there is."""
         cursor = ended.edits_cursor if isinstance(ended, Taken) else None
-        if cursor is None or self._transcript is None:
+        transcript = self._transcript
+        if cursor is None or transcript is None or not transcript.as_recorded:
             self._transcripts.drop(self._ids.session_id)
         else:
-            self._transcripts.put(self._ids.session_id, cursor, self._transcript)
+            self._transcripts.put(self._ids.session_id, cursor, transcript)
 
     async def _output(self) -> TurnOutput:
         """The segment's output. Raises Stopped when none is to be sent."""

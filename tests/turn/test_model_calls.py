@@ -138,11 +138,6 @@ async def test_an_outcome_of_unknown_fate_is_uncertain_for_a_model_call() -> Non
     assert await runtime.turn().run() == Reported("uncertain")
 
 
-async def test_a_large_call_is_hashed_beside_the_loop_to_the_same_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LOOP_PIECE_BYTES", 10)
-    assert await Runtime(script(text("Hi"))).turn().run() == Reported("completed")  # the double checks every hash
-
-
 async def test_the_span_of_the_call_goes_to_gate_and_command() -> None:
     trace = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
     own = f"00-{'1' * 32}-{'2' * 16}-01"

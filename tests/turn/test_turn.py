@@ -98,6 +98,16 @@ async def test_later_turns_read_the_transcript_from_the_cache() -> None:
     ]
 
 
+async def test_a_transcript_that_core_may_have_redacted_is_read_again() -> None:
+    runtime = Runtime(script(text("One."), text("Two.")))
+    cache = TranscriptCache()
+    await runtime.turn(message="my token is eyJhbGciOiJFUzI1NiJ9.e30.c2ln", transcripts=cache).run()
+    assert cache.size == 0
+    await runtime.turn(message="2", turn_id="turn_2", transcripts=cache).run()
+    assert len(runtime.asked("transcript.read")) == 2
+    assert cache.size > 0
+
+
 async def test_a_failed_turn_leaves_nothing_in_the_cache() -> None:
     runtime = Runtime(script(text("One."), {"kind": "failed", "code": "auth", "message": "no key", "retryable": False}))
     cache = TranscriptCache()
