@@ -29,12 +29,13 @@ def harden() -> None:
 
 def sandbox_config(settings: Settings) -> SandboxConfig:
     """The worker's settings: where it works, and what it is kept out of."""
-    paths = sandbox_paths(settings, starter_home())
+    uid = settings.sandbox_uid if os.geteuid() == 0 else os.geteuid()
+    paths = sandbox_paths(settings, None if settings.in_cluster else starter_home())
     return SandboxConfig(
         workspace=settings.workspace_dir,
         home=settings.harness_dir / HOME,
         skills=settings.skills_dir,
-        spool=SPOOL,
+        spool=SPOOL if settings.in_cluster else Path(f"{SPOOL}-{uid}"),  # outside a pod, users share /tmp
         denied=paths.denied,
         allowed=paths.allowed,
         uid=settings.sandbox_uid,
@@ -53,8 +54,8 @@ class SandboxPaths:
 def sandbox_paths(settings: Settings, starter_home: Path | None) -> SandboxPaths:
     """The join token's directory and the host's own files are denied, but for the commands' HOME and the CA bundle.
 
-    ``starter_home``: the home directory of whoever started the host, by the user database. Outside a pod it holds a person's
-    keys, so it is denied too, the workspace and the skills excepted. In a pod it is the commands' own HOME, or nobody's.
+    ``starter_home``: the home directory of whoever started the host. Outside a cluster it holds a person's keys, so it is
+    denied too, the workspace and the skills excepted; in a pod it is None: what is there is the image's, for commands to use.
     """
     harness = settings.harness_dir
     allowed = [harness / HOME, harness / TRUST]

@@ -9,17 +9,18 @@ Losing the Runtime is never an end: the host comes back for as long as the pod l
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from pod_host import limits
 from pod_host.client import Gates, HostApi, Run, retry
 from pod_host.contract.hosting import HostJoinAnswer
 from pod_host.contract.open_points import FEATURE_FORMS
 from pod_host.contract.turn_start import TurnStart
-from pod_host.errors import ChannelClosed, ConnectRefused, RuntimeRefusal
+from pod_host.errors import ChannelClosed, ConfigurationError, ConnectRefused, RuntimeRefusal
 from pod_host.host.connection import Connection
 from pod_host.host.credentials import Credentials
 from pod_host.host.environment import Environments
@@ -60,8 +61,8 @@ class Host:
         self._closing: asyncio.Task[None] | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Returns once ``stopping`` is set and everything is given back. Raises NetworkGateError, or SandboxError when
-        the worker cannot start at all; nothing else ends it."""
+        """Returns once ``stopping`` is set and everything is given back. Raises NetworkGateError, ConfigurationError
+        when a directory cannot be used, SandboxError when the worker cannot start at all; nothing else ends it."""
         living = asyncio.create_task(self._live(), name="life")
         told = asyncio.create_task(stopping.wait(), name="shutdown")
         try:
@@ -86,43 +87,55 @@ class Host:
             log.warning(
                 "gate.off", reason="POD_HOST_NETWORK_GATE is off: nothing proves that a network policy is in force"
             )
-        make_trust_directory(self._settings.harness_dir)  # before the worker: its domain names it
+        await self._start_worker()
+        renewing = asyncio.create_task(_for_good(self._credentials.keep_fresh), name="renewals")
+        try:
+            await _for_good(self._connect_once)
+        finally:
+            renewing.cancel()
+
+    async def _start_worker(self) -> None:
+        harness_dir = self._settings.harness_dir
+        try:
+            make_trust_directory(harness_dir)  # before the worker: its domain names it
+        except OSError as fault:
+            why = os.strerror(fault.errno or 0)
+            raise ConfigurationError(
+                [f"POD_HOST_HARNESS_DIR is {str(harness_dir)!r}; it cannot be used: {why}"]
+            ) from None
         await self._sandbox.start()
         confinement = self._sandbox.confinement
         log.info("worker.started", landlockAbi=confinement.abi, holds=sorted(confinement.held))
         for exposed in confinement.exposed:
             log.warning("confinement.report", exposed=exposed)
-        renewing = asyncio.create_task(self._credentials.keep_fresh(), name="renewals")
-        try:
-            while True:
-                await self._connect_once()
-        finally:
-            renewing.cancel()
 
     async def _connect_once(self) -> None:
         """One connection from its token to its end, and the wait before the next."""
-        host_token = await self._credentials.ready()
-        started = time.monotonic()
-        try:
-            connection = await Connection.open(self._settings, host_token, tls=self._tls, workspaces=self._workspaces)
-        except ConnectRefused as refusal:
-            log.warning("channel.refused", status=refusal.status)
-            if refusal.status == 401:  # renewed a moment ago, or past renewing: only a join helps
-                self._credentials.drop()
-        except ChannelClosed as fault:
-            log.warning("channel.refused", reason=fault.message)
-        else:
+        connection = await self._connect(await self._credentials.ready())
+        if connection is not None:
             self._connection = connection
+            connected_at = time.monotonic()
             try:
                 if await self._serve(connection):
                     return  # another form of hello, on a new connection, at once
             finally:
                 self._connection = None
                 await connection.close("reconnecting")
-        if time.monotonic() - started >= limits.RECONNECT_RESET_SECONDS:
-            self._tries = 0
-        await retry.pause(_spread(self._tries))
+            if time.monotonic() - connected_at >= limits.RECONNECT_RESET_SECONDS:
+                self._tries = 0
+        await retry.pause(spread(self._tries))
         self._tries += 1
+
+    async def _connect(self, host_token: str) -> Connection | None:
+        try:
+            return await Connection.open(self._settings, host_token, tls=self._tls, workspaces=self._workspaces)
+        except ConnectRefused as refusal:
+            log.warning("channel.refused", status=refusal.status)
+            if refusal.status == 401:  # renewed a moment ago, or past renewing: only a join helps
+                self._credentials.drop()
+        except ChannelClosed as fault:
+            log.warning("channel.refused", reason=fault.message)
+        return None
 
     async def _serve(self, connection: Connection) -> bool:
         """Whether the Runtime refused the form of hello, and there is another to try."""
@@ -177,10 +190,20 @@ class Host:
         log.info("shutdown.done")
 
 
-def _spread(tries: int) -> float:
-    """Seconds before the next connection. The first return is spread out too: a Runtime that restarts loses all of its
-    hosts at one moment."""
+async def _for_good(step: Callable[[], Awaitable[None]]) -> None:
+    """Do it again and again. A bug in it is told, with its stack, and is no end of the host either."""
+    while True:
+        try:
+            await step()
+        except Exception as fault:  # noqa: BLE001 - see above
+            log.error("host.fault", fault=fault, reason=type(fault).__name__)
+            await retry.pause(limits.RECONNECT_MOST_SECONDS)
+
+
+def spread(tries: int) -> float:
+    """Seconds before the next connection, when ``tries`` before it did not last. The first return is spread out too: a
+    Runtime that restarts loses all of its hosts at one moment."""
     first, most = limits.RECONNECT_FIRST_SECONDS
     if tries > 0:
-        most = min(limits.RECONNECT_MOST_SECONDS, most * 2**tries)
+        most = min(limits.RECONNECT_MOST_SECONDS, most * 2.0 ** min(tries, 16))
     return random.uniform(first, most)

@@ -5,20 +5,24 @@
 
 Event names are stable; tools may match on them:
 
-    gate.waiting gate.open gate.passed gate.off       the network gate
+    gate.waiting gate.open gate.passed gate.failed gate.off    the network gate
     join.done join.refused join.unavailable           host/join, and what keeps it from being asked
     renew.done renew.refused renew.unavailable        host/renew
     trust.written trust.invalid                       the bundle of CA certificates
     channel.connected channel.closed channel.refused channel.hello_refused
-    setup.started setup.step setup.output setup.done setup.failed setup.ignored
+    setup.started setup.step setup.output setup.done setup.failed setup.ignored setup.log_unwritten
     lease.granted lease.failed lease.lost lease.renew_failed
-    turn.ended turn.cancelled turn.crashed
+    turn.cancelled turn.ended turn.crashed turn.unreported
     workspace.call event.refused
     worker.started worker.lost worker.failed          the process that runs commands
     confinement.report                                what the kernel leaves exposed
     watchdog.stuck                                    the event loop stands still: exit 70
     shutdown.started shutdown.done shutdown.forced
+    host.fault                                        a bug that the host survives, with its stack
     log.line                                          a message of a library
+
+What the events of a setup carry: ``of`` (how many steps), ``step`` (from 1), ``what`` (a path, a command or its name); those
+that end a step also ``durationMs``, ``exitCode`` of a command, ``output`` (its end), and a failure its ``reason``.
 
 A warning or an error that comes again with the same words is shown the 1st, 2nd, 4th, 8th … time, with ``leftOut``, how
 many were not shown since the last that was; after ten minutes without it, it counts as new.

@@ -138,7 +138,7 @@ async def test_a_join_file_without_a_token_is_waited_for(
     token.unlink() if content is None else token.write_text(content)
     caplog.set_level("WARNING", "pod_host")
     joining = asyncio.create_task(begin().ready())
-    while not caplog.records:
+    while not caplog.records:  # noqa: ASYNC110 - a log has no event to wait for
         await asyncio.sleep(0.01)
     assert core.joins.all == []
     token.write_text("join-token-2")

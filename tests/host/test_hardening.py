@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pod_host.host.hardening import sandbox_paths
+from pod_host.host.hardening import sandbox_config, sandbox_paths
 from pod_host.settings import Settings
 from tests.host.conftest import StartHost, pod_environment
 from tests.host.core import Core
@@ -32,6 +32,13 @@ def test_on_a_laptop_the_starters_home_is_denied_too_but_not_the_workspace_in_it
 def test_a_home_that_is_none_or_the_commands_own_is_not_denied() -> None:
     for home in (Path("/"), Path("/nonexistent"), POD / "harness" / "home"):
         assert home not in sandbox_paths(settings(), home).denied
+
+
+def test_in_a_cluster_what_lies_in_a_home_is_the_images_and_stays_open() -> None:
+    outside, inside = settings(), settings(KUBERNETES_SERVICE_HOST="10.96.0.1")
+    assert set(sandbox_config(inside).denied) == {POD / "join", POD / "harness"}
+    assert sandbox_config(inside).spool == Path("/tmp/pod-host")
+    assert sandbox_config(outside).spool != sandbox_config(inside).spool
 
 
 async def test_the_host_cannot_be_looked_into_and_gains_no_privileges(
@@ -79,6 +86,13 @@ async def test_a_workspace_that_is_a_file_is_one_clear_line(start_host: StartHos
     failed = await host.event("worker.failed")
     assert str(pod / "file") in failed["reason"]
     assert await host.ended() == 78
+
+
+async def test_a_harness_directory_that_cannot_be_used_is_one_clear_line(start_host: StartHost, pod: Path) -> None:
+    (pod / "file").write_text("")
+    host = await start_host(POD_HOST_HARNESS_DIR=str(pod / "file"))
+    assert await host.ended() == 78
+    assert host.other_lines[0].startswith("pod-host: POD_HOST_HARNESS_DIR is")
 
 
 async def test_faults_of_the_environment_are_a_line_each(start_host: StartHost) -> None:

@@ -6,6 +6,11 @@ import asyncio
 import uuid
 from pathlib import Path
 
+import pytest
+
+from pod_host.client.retry import no_waiting
+from pod_host.host import life
+from pod_host.host.life import spread
 from tests.host.conftest import StartHost
 from tests.host.core import Core
 
@@ -182,3 +187,42 @@ async def test_the_network_gate_comes_before_everything(start_host: StartHost, c
     server.close()
     await host.event("gate.passed")
     await core.connected()
+
+
+async def test_a_runtime_that_refuses_every_upgrade_is_tried_for_good(start_host: StartHost, core: Core) -> None:
+    core.on_upgrade = lambda token: 503 if len(core.upgrades.all) < 3 else None
+    await start_host()
+    await core.connected()
+    assert len(core.joins.all) == 1
+
+
+def test_returns_are_spread_out_from_the_first_and_never_far_apart() -> None:
+    firsts = [spread(0) for _ in range(200)]
+    assert min(firsts) >= 0.1
+    assert max(firsts) <= 2.0
+    assert max(firsts) - min(firsts) > 1.0
+    laters = [spread(tries) for tries in range(1, 2000)]
+    assert max(laters) <= 10.0
+    assert min(laters[10:]) < 2.0  # full jitter
+    assert max(laters[10:]) > 8.0
+
+
+async def test_a_fault_of_ours_is_told_and_is_no_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds = 0
+    enough = asyncio.Event()
+
+    async def step() -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 3:
+            enough.set()
+            await asyncio.Event().wait()
+        raise KeyError("oops")
+
+    with no_waiting():
+        going = asyncio.create_task(life._for_good(step))
+        await enough.wait()
+    going.cancel()
+    assert [record.exc_info is not None for record in caplog.records] == [True, True]
