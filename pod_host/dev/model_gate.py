@@ -50,6 +50,7 @@ class ModelGate:
         self._db = db
         self._artifacts = artifacts
         self._calls: dict[str, Call] = {}
+        self._stopping = False
 
     def knows(self, effect_id: str) -> bool:
         """Whether the call runs, or its outcome is kept: a re-send joins it."""
@@ -79,6 +80,8 @@ class ModelGate:
         known.task.cancel()
 
     async def stop(self) -> None:
+        """Calls that run are dropped without an outcome: the next Runtime is asked for them again."""
+        self._stopping = True
         tasks = [call.task for call in self._calls.values()]
         for task in tasks:
             task.cancel()
@@ -95,6 +98,8 @@ class ModelGate:
         try:
             outcome = await self._answer(effect_id, session_id, call)
         except asyncio.CancelledError:
+            if self._stopping:
+                raise
             outcome = _failed("transient", "The call was cancelled")
         self._meter(effect_id, session_id, turn_id, outcome, started)
         return outcome

@@ -316,7 +316,8 @@ async def test_the_first_snapshot_of_a_session_wins_and_carries_the_manifests_se
         assert [(tool["name"], tool["enabled"]) for tool in tools] == [("search", True), ("drop", False)]
         other = {"snapshotSchemaVersion": 2, "servers": []}
         assert await run.ask("session.mcp", snapshot=other, diagnostics=[]) == first
-        for wrong in ({"servers": []}, {"snapshotSchemaVersion": 1, "servers": []}, {**other, "x": 1}):
+        wrongs: list[dict[str, Any]] = [{"servers": []}, {**other, "snapshotSchemaVersion": 1}, {**other, "x": 1}]
+        for wrong in wrongs:
             assert await code_of(run.ask("session.mcp", snapshot=wrong, diagnostics=[])) == "invalid"
         undeclared = {"snapshotSchemaVersion": 2, "servers": [{"name": "no", "tools": []}]}
         assert await code_of(run.ask("session.mcp", snapshot=undeclared, diagnostics=[])) == "invalid"

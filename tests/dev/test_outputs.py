@@ -85,12 +85,12 @@ async def test_a_turn_that_does_not_complete_leaves_the_session_as_it_was(world:
         run = await channel.lease()
         await run.ask("checkpoint", status="yielded", state={"n": 2}, transcript=[edit(run, 1, ["dropped"])])
         run = await channel.lease()
-        params: dict[str, Json] = {
+        endings: dict[str, dict[str, Json]] = {
             "failed": {"status": "failed", "error": {"code": "model.auth", "message": "no key"}},
             "thrown": {"thrown": {"message": "KeyError"}},
             "cancelled": {"status": "cancelled"},
-        }[ending]
-        assert await run.ask("turn.failed", **params) == before
+        }
+        assert await run.ask("turn.failed", **endings[ending]) == before
         await world.north.say(first.session_id, "third")
         third = await channel.lease()
         assert third.checkpoint["state"] == {"n": 1}

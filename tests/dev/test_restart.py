@@ -69,7 +69,7 @@ async def end(process: asyncio.subprocess.Process) -> None:
 async def test_the_ready_line_says_where_everything_is(start: Start) -> None:
     runtime = await start()
     assert set(runtime.status["urls"]) == {"harness", "gates", "egress", "north"}
-    assert Path(runtime.status["joinFile"]).read_text().strip()
+    assert Pod(runtime.status).join_token()
     assert await runtime.north.get("/v1/status") == runtime.status
 
 
