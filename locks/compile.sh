@@ -1,5 +1,5 @@
 #!/bin/sh
-# Write the four lock files anew from pyproject.toml. Needs uv on PATH. No index URL goes into them.
+# Write the lock files anew from pyproject.toml and the .in files. Needs uv on PATH. No index URL goes into them.
 set -eu
 cd "$(dirname "$0")/.."
 compile() {
@@ -12,3 +12,5 @@ compile locks/host.lock pyproject.toml
 compile locks/otel.lock pyproject.toml --extra otel -c locks/host.lock
 compile locks/dev.lock pyproject.toml locks/build.in --extra dev -c locks/host.lock -c locks/otel.lock
 compile locks/test.lock pyproject.toml locks/build.in --extra dev --extra otel --extra test -c locks/dev.lock -c locks/otel.lock
+compile locks/build.lock locks/build.in -c locks/dev.lock
+compile locks/image.lock locks/image.in -c locks/test.lock
