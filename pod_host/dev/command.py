@@ -24,10 +24,10 @@ from pod_host.dev.models import Model, choose_model
 from pod_host.dev.north_client import North
 from pod_host.dev.rendering import Screen, clean
 from pod_host.dev.runtime import Runtime, RuntimeConfig
+from pod_host.dev.terminal import Interrupts
 from pod_host.errors import ConfigurationError, PodHostError
 
 CONNECT_SECONDS: Final = 60.0  # a host that is not connected by then never will be
-INTERRUPTED: Final = 130  # 128 + SIGINT
 Result = TypeVar("Result")
 HISTORY: Final = "history"  # what was typed, in the state of a kept workspace
 
@@ -63,15 +63,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _dev(arguments: argparse.Namespace, agent: Agent, model: Model, at: Directories) -> int:
-    """Ends with the chat, with the host, or with a signal."""
-    talking = asyncio.create_task(_talk(arguments, agent, model, at))
+    """Ends with the chat, with the host, or with the first signal; those after it change nothing."""
+    interrupts = Interrupts()
+    talking = asyncio.create_task(_talk(arguments, agent, model, at, interrupts))
     loop = asyncio.get_running_loop()
     told: list[int] = []
 
     def end(number: int) -> None:
-        told.append(number)
-        talking.cancel()
+        if not told:
+            told.append(number)
+            talking.cancel()
 
+    interrupts.otherwise = lambda: end(signal.SIGINT)
+    loop.add_signal_handler(signal.SIGINT, interrupts.press)
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, end, number)
     try:
@@ -82,7 +86,9 @@ async def _dev(arguments: argparse.Namespace, agent: Agent, model: Model, at: Di
         return 128 + told[0]
 
 
-async def _talk(arguments: argparse.Namespace, agent: Agent, model: Model, at: Directories) -> int:
+async def _talk(
+    arguments: argparse.Namespace, agent: Agent, model: Model, at: Directories, interrupts: Interrupts
+) -> int:
     screen = terminal.screen_on()
     async with AsyncExitStack() as life:
         runtime = Runtime(
@@ -110,7 +116,7 @@ async def _talk(arguments: argparse.Namespace, agent: Agent, model: Model, at: D
         life.push_async_callback(host.stop)
         following = await life.enter_async_context(_task(chat.follow(after)))
         dying = await life.enter_async_context(_task(_death(host)))
-        talking = await life.enter_async_context(_task(_converse(arguments, chat, setup, at)))
+        talking = await life.enter_async_context(_task(_converse(arguments, chat, setup, at, interrupts)))
         done, _ = await asyncio.wait({following, dying, talking}, return_when=asyncio.FIRST_COMPLETED)
         if talking in done:
             return talking.result()
@@ -131,7 +137,9 @@ async def _session(north: North, *, kept: bool) -> tuple[str, int, str | None]:
     return newest["sessionId"], after, str(newest.get("createdAt") or newest["sessionId"])
 
 
-async def _converse(arguments: argparse.Namespace, chat: Chat, setup: _SetupWatch, at: Directories) -> int:
+async def _converse(
+    arguments: argparse.Namespace, chat: Chat, setup: _SetupWatch, at: Directories, interrupts: Interrupts
+) -> int:
     """From the host's connection to the last word."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
@@ -141,33 +149,11 @@ async def _converse(arguments: argparse.Namespace, chat: Chat, setup: _SetupWatc
     await setup.over.wait()
     await chat.resume()  # what an earlier run left under way goes on
     person = sys.stdin.isatty() and sys.stdout.isatty()
-    if arguments.message is None and person:
-        return await terminal.prompt(chat, at.runtime / HISTORY if arguments.keep else None)
     if arguments.message is not None:
-        return await _interruptible(chat, terminal.one_message(chat, arguments.message, person=person))
-    return await _interruptible(chat, terminal.lines(chat))
-
-
-async def _interruptible(chat: Chat, work: Coroutine[None, None, int]) -> int:
-    """Ctrl-C cancels the turn under way; without one, or when pressed again, it ends the work: 130."""
-    task = asyncio.ensure_future(work)
-    pressed: list[frozenset[str]] = []
-
-    def interrupt() -> None:
-        if chat.active and chat.active not in pressed:
-            pressed.append(chat.active)
-            chat.cancel()
-        else:
-            task.cancel("interrupted")
-
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, interrupt)
-    try:
-        await asyncio.wait({task})
-        return INTERRUPTED if task.cancelled() else task.result()
-    finally:
-        task.cancel()
-        loop.remove_signal_handler(signal.SIGINT)
+        return await terminal.one_message(chat, arguments.message, interrupts, person=person)
+    if person:
+        return await terminal.prompt(chat, interrupts, at.runtime / HISTORY if arguments.keep else None)
+    return await terminal.lines(chat, interrupts)
 
 
 async def _death(host: HostProcess) -> None:

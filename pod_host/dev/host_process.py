@@ -94,6 +94,10 @@ class HostProcess:
     async def ended(self) -> int:
         """Its exit code, once it has ended and its log is read to the end."""
         await asyncio.shield(self._reading)
+        return await self.exit_code()
+
+    async def exit_code(self) -> int:
+        """Negative: the signal that ended it."""
         return await self._process.wait()
 
     def epitaph(self, code: int) -> list[str]:

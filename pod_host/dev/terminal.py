@@ -6,16 +6,18 @@ Each of the three returns an exit code: 0 when the last turn completed (or there
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TextIO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.history import FileHistory, InMemoryHistory
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.patch_stdout import patch_stdout
 
 from pod_host.dev.chat import Chat
@@ -44,47 +46,84 @@ def screen_on(stream: TextIO | None = None, environ: dict[str, str] | None = Non
     return Screen(write, colours=colours, width=width)
 
 
-async def one_message(chat: Chat, text: str, *, person: bool) -> int:
+class Interrupts:
+    """What Ctrl-C does at the moment. ``otherwise``: when nobody has taken it; it ends everything."""
+
+    def __init__(self) -> None:
+        self._action: Callable[[], None] | None = None
+        self.otherwise: Callable[[], None] = lambda: None
+
+    def press(self) -> None:
+        (self._action or self.otherwise)()
+
+    @contextlib.contextmanager
+    def taken_by(self, action: Callable[[], None]) -> Iterator[None]:
+        self._action = action
+        try:
+            yield
+        finally:
+            self._action = None
+
+    @contextlib.contextmanager
+    def cancelling(self, chat: Chat) -> Iterator[None]:
+        """The first press cancels the turns under way; without one, or when pressed again, it ends everything."""
+        pressed: set[frozenset[str]] = set()
+
+        def press() -> None:
+            if chat.active and chat.active not in pressed:
+                pressed.add(chat.active)
+                chat.cancel()
+            else:
+                self.otherwise()
+
+        with self.taken_by(press):
+            yield
+
+
+async def one_message(chat: Chat, text: str, interrupts: Interrupts, *, person: bool) -> int:
     """Send ``text`` and show its turn. ``person``: somebody is there to approve calls."""
-    await _over(chat, person=person)
-    await chat.send(text)
-    await _over(chat, person=person)
-    return _code(chat)
+    with interrupts.cancelling(chat):
+        await _over(chat, person=person)
+        await chat.send(text)
+        await _over(chat, person=person)
+        return _code(chat)
 
 
-async def lines(chat: Chat) -> int:
+async def lines(chat: Chat, interrupts: Interrupts) -> int:
     """Each line of stdin is a message, sent when the turn before it is over."""
-    await _over(chat, person=False)
-    stdin = _Lines()
-    while (line := await stdin.next()) is not None:
-        if line.strip():
-            chat.echo(line.strip())
-            await chat.send(line.strip())
-            await _over(chat, person=False)
-    return _code(chat)
+    with interrupts.cancelling(chat):
+        await _over(chat, person=False)
+        stdin = _Lines()
+        while (line := await stdin.next()) is not None:
+            if line.strip():
+                chat.echo(line.strip())
+                await chat.send(line.strip())
+                await _over(chat, person=False)
+        return _code(chat)
 
 
-async def prompt(chat: Chat, history: Path | None) -> int:
+async def prompt(chat: Chat, interrupts: Interrupts, history: Path | None) -> int:
     """A prompt that stays open while turns run: what is typed meanwhile waits for the next turn."""
     keys = KeyBindings()
-
-    @keys.add("c-c")
-    def interrupt(event: KeyPressEvent) -> None:
-        if chat.running:
-            chat.cancel()
-        else:
-            event.app.exit(exception=EOFError())
-
     session: PromptSession[str] = PromptSession(
         message=lambda: QUESTION if chat.asked else BUSY if chat.running else PROMPT,
         history=FileHistory(str(history)) if history else InMemoryHistory(),
         key_bindings=keys,
     )
+
+    def press() -> None:
+        if chat.running:
+            chat.cancel()
+        elif session.app.is_running:
+            session.app.exit(exception=EOFError())
+
+    keys.add("c-c")(lambda event: press())
     chat.on_change = session.app.invalidate
-    with patch_stdout(raw=True):
+    # While lines are drawn above the prompt the terminal is not in raw mode, and Ctrl-C is a signal: ours.
+    with interrupts.taken_by(press), patch_stdout(raw=True):
         while True:
             try:
-                text = (await session.prompt_async()).strip()
+                text = (await session.prompt_async(handle_sigint=False)).strip()
             except EOFError:
                 return 0
             if chat.asked:
@@ -98,13 +137,21 @@ async def _over(chat: Chat, *, person: bool) -> None:
     await chat.settled()
     while chat.asked:
         if person:
-            with patch_stdout(raw=True):
-                approved = (await PromptSession[str](QUESTION).prompt_async()).strip().lower() in YES
+            approved = await _ask()
         else:
             approved = False
             chat.refuse_for_want_of_a_person()
         await chat.answer(approved)
         await chat.settled()
+
+
+async def _ask() -> bool:
+    """An answer that is not given is no."""
+    with patch_stdout(raw=True):
+        try:
+            return (await PromptSession[str](QUESTION).prompt_async(handle_sigint=False)).strip().lower() in YES
+        except (EOFError, KeyboardInterrupt):
+            return False
 
 
 def _code(chat: Chat) -> int:

@@ -17,6 +17,7 @@ from pod_host.dev import terminal
 from pod_host.dev.chat import Chat
 from pod_host.dev.north_client import North
 from pod_host.dev.rendering import Screen
+from pod_host.dev.terminal import Interrupts
 from tests.dev.north_rig import FakeNorth, fake_north
 
 MESSAGES = "/v1/sessions/ses_1/messages"
@@ -66,7 +67,7 @@ def ends(served: FakeNorth, turn_id: str, kind: str = "turn.completed") -> None:
 async def test_one_message_is_sent_and_its_turn_is_the_exit_code(kind: str, code: int) -> None:
     async with chatting([]) as (chat, served):
         served.turn_ids = ["turn_1"]
-        task = asyncio.create_task(terminal.one_message(chat, "hi", person=False))
+        task = asyncio.create_task(terminal.one_message(chat, "hi", Interrupts(), person=False))
         assert await served.was_asked("POST", MESSAGES) == {"input": "hi"}
         ends(served, "turn_1", kind)
         assert await task == code
@@ -78,14 +79,14 @@ async def test_a_turn_that_is_over_before_the_answer_to_its_message_is_not_waite
         ends(served, "turn_1")
         await lines.shows("— completed")
         served.turn_ids = ["turn_1"]
-        assert await terminal.one_message(chat, "hi", person=False) == 0
+        assert await terminal.one_message(chat, "hi", Interrupts(), person=False) == 0
 
 
 async def test_without_a_person_a_call_is_not_approved_and_the_exit_code_is_1() -> None:
     lines: list[str] = []
     async with chatting(lines) as (chat, served):
         served.turn_ids = ["turn_1"]
-        task = asyncio.create_task(terminal.one_message(chat, "buy tea", person=False))
+        task = asyncio.create_task(terminal.one_message(chat, "buy tea", Interrupts(), person=False))
         await served.was_asked("POST", MESSAGES)
         served.tell("turn.waiting", turnId="turn_1", interactions=[ASKED])
         assert await served.was_asked("POST", ANSWERS) == {"approved": False}
@@ -100,7 +101,7 @@ async def test_a_pipe_sends_a_line_when_the_turn_before_is_over(monkeypatch: pyt
     lines: list[str] = []
     async with chatting(lines) as (chat, served):
         served.turn_ids = ["turn_1", "turn_2"]
-        task = asyncio.create_task(terminal.lines(chat))
+        task = asyncio.create_task(terminal.lines(chat, Interrupts()))
         assert await served.was_asked("POST", MESSAGES) == {"input": "one"}
         ends(served, "turn_1")
         assert await served.was_asked("POST", MESSAGES) == {"input": "two"}
@@ -109,10 +110,31 @@ async def test_a_pipe_sends_a_line_when_the_turn_before_is_over(monkeypatch: pyt
     assert [line for line in lines if line.startswith("› ")] == ["› one", "› two"]
 
 
+async def test_a_second_interrupt_ends_what_the_first_could_not() -> None:
+    drawn = Lines()
+    async with chatting(drawn) as (chat, served):
+        interrupts = Interrupts()
+        ended = asyncio.Event()
+        interrupts.otherwise = ended.set
+        served.turn_ids = ["turn_1"]
+        task = asyncio.create_task(terminal.one_message(chat, "work", interrupts, person=False))
+        await served.was_asked("POST", MESSAGES)
+        served.tell("turn.queued", turnId="turn_1")
+        served.tell("message.assistant", turnId="turn_1", text="I work.")
+        await drawn.shows("I work.")
+        interrupts.press()
+        await served.was_asked("POST", "/v1/sessions/ses_1/cancel")
+        assert not ended.is_set()
+        interrupts.press()
+        assert ended.is_set()
+        task.cancel()
+        await asyncio.wait({task})
+
+
 async def test_a_pipe_that_says_nothing_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
     async with chatting([]) as (chat, _):
-        assert await terminal.lines(chat) == 0
+        assert await terminal.lines(chat, Interrupts()) == 0
 
 
 @asynccontextmanager
@@ -121,7 +143,7 @@ async def prompting(
 ) -> AsyncIterator[tuple[PipeInput, FakeNorth, asyncio.Task[int]]]:
     async with chatting(served_lines) as (chat, served):
         with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
-            task = asyncio.create_task(terminal.prompt(chat, history))
+            task = asyncio.create_task(terminal.prompt(chat, Interrupts(), history))
             try:
                 yield keys, served, task
             finally:
@@ -167,6 +189,20 @@ async def test_a_person_is_asked(typed: str, approved: bool) -> None:
         await lines.shows("    item=tea")
         keys.send_text(typed)
         assert await served.was_asked("POST", ANSWERS) == {"approved": approved}
+
+
+@pytest.mark.parametrize(("typed", "approved"), [("yes\r", True), ("\x03", False), ("\x04", False)])
+async def test_a_person_is_asked_for_one_message_too(typed: str, approved: bool) -> None:
+    async with chatting([]) as (chat, served):
+        with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+            served.turn_ids = ["turn_1"]
+            task = asyncio.create_task(terminal.one_message(chat, "buy tea", Interrupts(), person=True))
+            await served.was_asked("POST", MESSAGES)
+            served.tell("turn.waiting", turnId="turn_1", interactions=[ASKED])
+            keys.send_text(typed)
+            assert await served.was_asked("POST", ANSWERS) == {"approved": approved}
+            ends(served, "turn_1")
+            assert await task == 0
 
 
 async def test_a_message_while_a_turn_runs_is_sent_at_once() -> None:
