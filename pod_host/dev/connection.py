@@ -17,7 +17,7 @@ from pod_host.contract.frames import message
 from pod_host.contract.frames import refusal as refusal_frame
 from pod_host.contract.methods import CORE_ASKS, HARNESS_ASKS
 from pod_host.dev.config import Times
-from pod_host.dev.leases import Run
+from pod_host.dev.runs import Run
 from pod_host.dev.sandbox import Host
 from pod_host.errors import ChannelClosed, ContractViolation, PodHostError, RuntimeRefusal
 from pod_host.limits import FRAME_BYTES
@@ -102,6 +102,10 @@ class Connection:
     def tell(self, method: str, params: JsonObject) -> None:
         """A one-way message; lost when the socket is."""
         self._post(message(method, params))
+
+    def give_up(self, reason: str) -> None:
+        """From now on it gets nothing more: it is about to be closed."""
+        self._close_reason(reason)
 
     async def close(self, code: int, reason: str) -> None:
         self._close_reason(reason)

@@ -110,7 +110,10 @@ class Database:
         except OSError:
             os.close(self._lock)
             raise ConfigurationError([f"state directory {state_dir}: another Runtime is running on it"]) from None
-        self._connection = sqlite3.connect(state_dir / "runtime.sqlite", isolation_level=None)
+        path = state_dir / "runtime.sqlite"
+        # It holds the join token: nobody else may read it, whatever the directory's mode. SQLite keeps the mode.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._connection = sqlite3.connect(path, isolation_level=None)
         self._connection.row_factory = sqlite3.Row
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = NORMAL")

@@ -143,8 +143,9 @@ class EgressProxy:
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError:
+            async with asyncio.timeout(self._config.times.egress_connect):
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, TimeoutError, UnicodeError):
             raise EgressRefused(502, f"{host} does not resolve") from None
         addresses = [str(info[4][0]) for info in found]
         public = [address for address in addresses if self._may_reach(address)]
@@ -152,8 +153,7 @@ class EgressProxy:
             raise EgressRefused(403, f"{host} is no public address")
         try:
             async with asyncio.timeout(self._config.times.egress_connect):
-                # The address that was checked is the one that is connected to: a name may change in between.
-                return await asyncio.open_connection(public[0], port)
+                return await _connect_any(public, port)
         except (OSError, TimeoutError):
             raise EgressRefused(502, f"{host}:{port} cannot be connected to") from None
 
@@ -203,6 +203,16 @@ class EgressProxy:
         ]
         writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         await writer.drain()
+
+
+async def _connect_any(addresses: list[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """The first address that can be connected to. Addresses, not the name: it may mean another one a moment later."""
+    for address in addresses[:-1]:
+        try:
+            return await asyncio.open_connection(address, port)
+        except OSError as fault:
+            log.debug("%s: %s", address, fault)
+    return await asyncio.open_connection(addresses[-1], port)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, moved: asyncio.Event) -> None:

@@ -76,11 +76,11 @@ class HarnessListener:
 
     def workspace_connection(self) -> Connection | None:
         """The first connection that declared ``features.workspace``."""
-        return next((one for one in self._connections if one.harness_id and one.serves_workspace), None)
+        return next((one for one in self._connections if one.closed is None and one.serves_workspace), None)
 
     @property
     def connected(self) -> bool:
-        return any(connection.harness_id for connection in self._connections)
+        return any(one.harness_id and one.closed is None for one in self._connections)
 
     # --- Requests --------------------------------------------------------------------------------------------------------
 
@@ -137,6 +137,7 @@ class HarnessListener:
         """The epoch moved: every connection of a host before this one is closed, and its runs are over."""
         for connection in self._connections:
             if connection.host.epoch != self._sandbox.epoch:
+                connection.give_up(EPOCH_MOVED[1])
                 self._leases.lost(connection)
                 task = asyncio.create_task(connection.close(*EPOCH_MOVED))
                 self._closes.add(task)

@@ -25,8 +25,9 @@ from pod_host.contract.model_call import ModelCandidate, ModelFailure
 from pod_host.dev.authority import Authority
 from pod_host.dev.config import RuntimeConfig
 from pod_host.dev.database import Database, dump, load
-from pod_host.dev.leases import Holder, Leases, Run
+from pod_host.dev.leases import Leases
 from pod_host.dev.record import Place, Record
+from pod_host.dev.runs import Holder, Run
 from pod_host.dev.sessions import Sessions
 from pod_host.dev.targets import ByCore, Refused, decide, identity
 from pod_host.errors import ContractViolation, RuntimeRefusal

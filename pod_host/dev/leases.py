@@ -13,8 +13,6 @@ import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
 
 from pod_host.contract.base import JsonObject
 from pod_host.contract.work import CancelReason
@@ -22,42 +20,11 @@ from pod_host.dev.authority import RUN, Authority
 from pod_host.dev.config import RuntimeConfig
 from pod_host.dev.database import Database
 from pod_host.dev.record import Place, Record, iso
+from pod_host.dev.runs import PAST_DEADLINE, Holder, Run
 from pod_host.dev.sessions import Sessions
 from pod_host.errors import RuntimeRefusal
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Run:
-    """A leased run. ``abort``: core told the harness to stop, and why. ``over``: why it ended."""
-
-    id: str
-    session_id: str
-    turn_id: str
-    segment: int
-    epoch: int
-    manifest_hash: str
-    agent_id: str
-    holder: Holder
-    deadline: float
-    token_expires: float = 0.0
-    abort: CancelReason | None = None
-    over: str | None = None
-    answers: dict[str, JsonObject] = field(default_factory=dict)  # of its output request, by method
-
-    @property
-    def place(self) -> Place:
-        return Place(self.session_id, self.turn_id, self.id)
-
-
-class Holder(Protocol):
-    """A connection, as its runs see it."""
-
-    harness_id: str
-    runs: dict[str, Run]
-
-    def tell(self, method: str, params: JsonObject) -> None: ...
 
 
 class Leases:
@@ -73,10 +40,10 @@ class Leases:
         self._live: dict[str, Run] = {}
         self._offered: dict[str, float] = {}  # turns that want a run: since when this offer stands
         self._changed = asyncio.Event()
+        self._advancing = False
         self._stopping = False
         self.start_of: Callable[[Run], JsonObject]
         self.on_over: list[Callable[[Run], None]] = []
-        self.fail: Callable[[Run, str, str], None]
         self._recover()
 
     def _recover(self) -> None:
@@ -89,7 +56,7 @@ class Leases:
                 self._db.run("UPDATE runs SET status = 'over', reason = 'connection.lost' WHERE id = ?", run["id"])
                 self._record.add(
                     "run.lost",
-                    Place(run["session_id"], turn_id=run["turn_id"], run_id=run["id"]),
+                    Place(run["session_id"], run["turn_id"], run["id"]),
                     reason="connection.lost",
                 )
                 self._db.run(
@@ -126,6 +93,19 @@ class Leases:
 
     def advance(self) -> None:
         """Offer every turn that wants a run and may have one, oldest first, to the leases that wait, oldest first."""
+        if self._advancing:
+            return  # the loop below sees what changed
+        self._advancing = True
+        try:
+            while self._advance_one():
+                continue
+        finally:
+            self._advancing = False
+        self._changed.set()
+
+    def _advance_one(self) -> bool:
+        """Grant one run; False when there is none to grant. What is ready is looked up anew each time: it changes with
+        every grant."""
         now = time.time()
         for turn in self._ready(now):
             taker = self._taker(self._sessions.definition(turn["session_id"]).harness_id)
@@ -133,16 +113,14 @@ class Leases:
                 self._offered.setdefault(turn["id"], now)
                 continue
             self._offered.pop(turn["id"], None)
-            holder, offer = taker
             try:
-                run, start = self._grant(turn, holder)
+                taker[1].set_result(self._grant(turn, taker[0]))
             except Exception as fault:  # a broken turn must not take the waiting lease, nor the others' turns, with it
                 log.exception("turn %s cannot start", turn["id"])
                 self._waiting.appendleft(taker)
                 self._break(turn, fault)
-                continue
-            offer.set_result((run, start))
-        self._changed.set()
+            return True
+        return False
 
     def _ready(self, now: float) -> list[sqlite3.Row]:
         if self._stopping:
@@ -157,7 +135,8 @@ class Leases:
 
     def _taker(self, harness_id: str) -> tuple[Holder, asyncio.Future[tuple[Run, JsonObject]]] | None:
         for waiter in self._waiting:
-            if waiter[0].harness_id == harness_id and not waiter[1].done():
+            holder, offer = waiter
+            if holder.harness_id == harness_id and holder.closed is None and not offer.done():
                 self._waiting.remove(waiter)
                 return waiter
         return None
@@ -266,15 +245,16 @@ class Leases:
             self._lose(run, "connection.lost", over="connection.lost", keep_lease=True)
 
     def cancel(self, turn_id: str, reason: CancelReason, message: str | None = None) -> bool:
-        """Tell the run that holds the turn to stop. False: no run holds it."""
-        for run in self._live.values():
-            if run.turn_id == turn_id:
-                if run.abort is None:
-                    run.abort = reason
-                    text = {"message": message} if message else {}
-                    run.holder.tell("cancel", {"runId": run.id, "reason": reason, **text})
-                return True
-        return False
+        """Tell the run that holds the turn to stop. False: no run holds it. A person's cancel comes before any other."""
+        run = next((run for run in self._live.values() if run.turn_id == turn_id), None)
+        if run is None:
+            return False
+        if run.abort is None or (reason == "cancel" and run.abort != "cancel"):
+            run.abort = reason
+            text = {"message": message} if message else {}
+            told = {"runId": run.id, "reason": reason, **text}
+            self._db.after_commit(lambda: run.holder.tell("cancel", told))
+        return True
 
     def end(self, run: Run, reason: str, *, over: str | None = None, keep_lease: bool = False) -> None:
         """The run is over. Within the caller's transaction."""
@@ -298,12 +278,12 @@ class Leases:
 
     def _settle_ended(self, run: Run) -> None:
         """What becomes of the turn when its run ends without an output."""
+        if self._sessions.turn(run.turn_id)["status"] != "running":
+            return  # it was cancelled: that settled it
         if run.abort == "deadline":
-            self.fail(run, "turn.deadline", "The turn passed its deadline")
-        elif self._sessions.turn(run.turn_id)["status"] == "running":
-            self._sessions.queue(run.turn_id)
+            self._sessions.end_turn(run.turn_id, "failed", error=PAST_DEADLINE, run_id=run.id)
         else:
-            self._sessions.begin_next(run.session_id)
+            self._sessions.queue(run.turn_id)
 
     # --- Time ------------------------------------------------------------------------------------------------------------
 
@@ -345,7 +325,7 @@ class Leases:
     def _pass_deadlines(self, now: float) -> None:
         for run in self.live():
             if run.abort is None and run.deadline <= now:
-                self.cancel(run.turn_id, "deadline", "The turn passed its deadline")
+                self.cancel(run.turn_id, "deadline", PAST_DEADLINE["message"])
 
     def _withdraw_offers(self, now: float) -> None:
         wanted = {turn["id"]: turn for turn in self._ready(now)}

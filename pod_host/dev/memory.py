@@ -13,7 +13,7 @@ from typing import Final
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.effects import ToolIntent, tool_failure
 from pod_host.dev.database import Database
-from pod_host.dev.leases import Run
+from pod_host.dev.runs import Run
 from pod_host.dev.sessions import Sessions
 
 ROOT: Final = "/memories"

@@ -14,7 +14,7 @@ from typing import Final
 import orjson
 
 from pod_host.contract.base import Json, JsonObject
-from pod_host.contract.model_call import ModelCandidate, ModelFailure
+from pod_host.contract.model_call import ModelCandidate, ModelFailure, input_kind
 from pod_host.dev.artifacts import Artifacts
 from pod_host.dev.config import RuntimeConfig
 from pod_host.dev.database import Database, dump, load
@@ -24,14 +24,6 @@ from pod_host.errors import ContractViolation, GateRefusal
 log = logging.getLogger(__name__)
 
 KEPT_CALLS: Final = 10_000
-_TEXT_TYPES: Final = frozenset(
-    {"application/json", "application/xml", "application/yaml", "application/x-yaml", "application/javascript"}
-)
-_OFFICE: Final = (
-    "application/vnd.openxmlformats-officedocument.",
-    "application/vnd.oasis.opendocument.",
-    "application/vnd.ms-",
-)
 
 
 @dataclass
@@ -129,7 +121,7 @@ class ModelGate:
             for part in item["content"]:
                 if part["type"] != "media":
                     continue
-                kind = _input_kind(part["mediaType"])
+                kind = input_kind(part["mediaType"])
                 if kind not in inputs or kind == "text":
                     return _failed("unsupported_input", f"The model does not read {part['mediaType']} as a file")
                 try:
@@ -167,21 +159,6 @@ class ModelGate:
         for key in over:
             if len(self._calls) > KEPT_CALLS or (self._calls[key].settled or 0.0) < since:
                 del self._calls[key]
-
-
-def _input_kind(media_type: str) -> str:
-    """The kind of input that a media type is, as a model's ``inputs`` name them."""
-    plain = media_type.split(";")[0].strip().lower()
-    major = plain.split("/")[0]
-    if major in ("image", "audio", "video") and plain != "image/svg+xml":
-        return major
-    if plain == "application/pdf":
-        return "pdf"
-    if plain == "application/msword" or plain.startswith(_OFFICE):
-        return "office"
-    if major == "text" or plain in _TEXT_TYPES or plain.endswith(("+json", "+xml")):
-        return "text"
-    return plain
 
 
 def _failed(code: str, message: str) -> JsonObject:

@@ -18,8 +18,9 @@ from pod_host.contract.transcript import (
 from pod_host.dev.authority import Authority
 from pod_host.dev.config import RuntimeConfig
 from pod_host.dev.database import Database, dump, load
-from pod_host.dev.leases import Holder, Leases, Run
+from pod_host.dev.leases import Leases
 from pod_host.dev.record import Record
+from pod_host.dev.runs import PAST_DEADLINE, Holder, Run
 from pod_host.dev.sessions import Sessions
 from pod_host.dev.transcripts import Transcripts
 from pod_host.errors import ContractViolation, RuntimeRefusal
@@ -60,7 +61,6 @@ class Outputs:
         self._sessions = sessions
         self._transcripts = transcripts
         self._leases = leases
-        leases.fail = self._fail_ended
 
     def output(self, holder: Holder, method: str, params: TurnOutput) -> JsonObject:
         """The one output request of a run. Asked again on the same connection, it gets the same answer."""
@@ -74,8 +74,7 @@ class Outputs:
             if run.abort is None or run.abort == "shutdown":
                 self._settle(run, status, params)
             elif run.abort == "deadline":
-                error = {"code": "turn.deadline", "message": "The turn passed its deadline"}
-                self._sessions.end_turn(run.turn_id, "failed", error=error, run_id=run.id)
+                self._sessions.end_turn(run.turn_id, "failed", error=PAST_DEADLINE, run_id=run.id)
             answer = {"cursor": self._transcripts.cursor(run.session_id)}
             self._leases.end(run, f"output.{status}", over="output")
             self._db.after_commit(lambda: run.answers.update({method: answer}))
@@ -209,9 +208,6 @@ class Outputs:
             )
         self._db.run("UPDATE turns SET status = 'waiting' WHERE id = ?", run.turn_id)
         self._record.add("turn.waiting", run.place, interactions=self._sessions.open_interactions(run.turn_id))
-
-    def _fail_ended(self, run: Run, code: str, message: str) -> None:
-        self._sessions.end_turn(run.turn_id, "failed", error={"code": code, "message": message}, run_id=run.id)
 
 
 def _prompt(status: str, kind: str, body: JsonObject) -> str:

@@ -26,6 +26,7 @@ from pod_host.dev.model_gate import ModelGate
 from pod_host.dev.north import North
 from pod_host.dev.outputs import Outputs
 from pod_host.dev.record import Record
+from pod_host.dev.runs import PAST_DEADLINE
 from pod_host.dev.sandbox import Sandbox
 from pod_host.dev.service import Service
 from pod_host.dev.sessions import NorthRefusal, Sessions
@@ -194,9 +195,8 @@ def cancel_turn(sessions: Sessions, leases: Leases, db: Database, session_id: st
         if reason == "cancel":
             sessions.end_turn(turn["id"], "cancelled")
             leases.cancel(turn["id"], "cancel")
-        elif not leases.cancel(turn["id"], "deadline", "The turn passed its deadline"):
-            error = {"code": "turn.deadline", "message": "The turn passed its deadline"}
-            sessions.end_turn(turn["id"], "failed", error=error)
+        elif not leases.cancel(turn["id"], "deadline", PAST_DEADLINE["message"]):
+            sessions.end_turn(turn["id"], "failed", error=PAST_DEADLINE)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -87,13 +87,14 @@ class Sandbox:
             raise HostRefused(f"the volume was replaced: {recorded} is recorded, {request.volume_id} came")
         first = recorded is None and request.volume_id is not None
         with self._db.transaction():
-            relaunched = self.pod_uid is not None and self.pod_uid != request.pod_uid
+            before = self.pod_uid
             self._db.set("epoch", self.epoch + 1)
             self._db.set("podUid", request.pod_uid)
             if first:
                 self._db.set("volumeId", request.volume_id)
             self._record.add("host.joined", epoch=self.epoch, podUid=request.pod_uid, volumeId=request.volume_id)
-            self._record.add("sandbox.relaunched" if relaunched else "sandbox.running", podUid=request.pod_uid)
+            if before != request.pod_uid:
+                self._record.add("sandbox.relaunched" if before else "sandbox.running", podUid=request.pod_uid)
             self._db.after_commit(self.on_epoch)
         return self._answer() | self._setup()
 

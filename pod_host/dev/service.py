@@ -17,9 +17,10 @@ from pod_host.dev.connection import Connection, check_harness_id
 from pod_host.dev.database import Database, dump, load
 from pod_host.dev.definitions import Definitions
 from pod_host.dev.journal import Journal
-from pod_host.dev.leases import Leases, Run
+from pod_host.dev.leases import Leases
 from pod_host.dev.outputs import Outputs
 from pod_host.dev.record import Place, Record
+from pod_host.dev.runs import Run
 from pod_host.dev.sandbox import Sandbox, pod_workspace_key
 from pod_host.dev.sessions import Sessions
 from pod_host.dev.snapshots import facts, read_diagnostics, read_snapshot

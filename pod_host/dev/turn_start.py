@@ -8,8 +8,8 @@ from pod_host.dev.config import RuntimeConfig
 from pod_host.dev.database import load
 from pod_host.dev.definitions import Definition
 from pod_host.dev.journal import Journal
-from pod_host.dev.leases import Run
 from pod_host.dev.memory import Memories
+from pod_host.dev.runs import Run
 from pod_host.dev.sessions import Sessions
 from pod_host.dev.snapshots import facts
 from pod_host.dev.transcripts import Transcripts

@@ -19,8 +19,8 @@ from pod_host.contract.base import JsonObject
 from pod_host.dev.artifacts import FOLDER_TYPE, Artifacts, folder_files, folder_hash, hash_file, meta
 from pod_host.dev.config import RuntimeConfig
 from pod_host.dev.database import Database, load
-from pod_host.dev.leases import Run
 from pod_host.dev.record import Record
+from pod_host.dev.runs import Run
 from pod_host.errors import RuntimeRefusal
 
 Write: TypeAlias = WriteBegin | WriteFile | WriteChunk | WriteCommit | WriteAbort

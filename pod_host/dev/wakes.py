@@ -11,8 +11,8 @@ from typing import Final
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.effects import ToolIntent, tool_failure
 from pod_host.dev.database import Database
-from pod_host.dev.leases import Run
 from pod_host.dev.record import Place, Record, iso
+from pod_host.dev.runs import Run
 from pod_host.dev.sessions import Sessions
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -262,3 +262,45 @@ async def test_a_clean_stop_gives_runs_back_to_the_next_runtime(build: Build) ->
     assert again.runtime.harness_url == world.runtime.harness_url
     async with again.pod.connected() as channel:
         assert (await channel.lease()).turn_id == run.turn_id
+
+
+async def test_a_fenced_hosts_waiting_lease_takes_no_run(world: World) -> None:
+    async with world.pod.connected() as channel:
+        _, waiting = await channel.start("lease", {})
+        with pytest.raises(Refused):
+            await channel.ask("lease.renew", {"runId": "none"})  # a round trip: the lease waits
+        other = world.other_pod(pod_uid="pod-2")
+        async with other.connected() as newer:
+            turn = (await world.north.say(await world.north.session()))["turnId"]
+            assert (await newer.lease()).turn_id == turn
+        await other.close()
+        with pytest.raises(Refused):
+            await asyncio.wait_for(waiting, WAIT)
+    leased = [event for event in await world.north.events() if event["type"] == "run.leased"]
+    assert len(leased) == 1
+
+
+async def test_a_persons_cancel_comes_before_a_deadline(world: World) -> None:
+    async with world.pod.connected() as channel:
+        run = await begun(world, channel)
+        for reason in ("deadline", "cancel"):
+            await world.north.post(f"/v1/sessions/{run.session_id}/cancel", {"reason": reason})
+        assert [(await channel.message())["p"]["reason"] for _ in range(2)] == ["deadline", "cancel"]
+        await run.ask("turn.failed", status="cancelled")
+    turn = await world.north.turn(run.session_id)
+    assert turn["status"] == "cancelled"
+    assert "error" not in turn
+
+
+async def test_a_turn_that_cannot_start_fails_and_holds_up_no_other(world: World) -> None:
+    async with world.pod.connected() as channel:
+        described = world.model.descriptor
+        del world.model.descriptor
+        _, waiting = await channel.start("lease", {})
+        broken, other = await world.north.session(), await world.north.session()
+        await world.north.say(broken)
+        failed = await world.north.until("turn.failed", broken)
+        assert failed["error"]["code"] == "internal"
+        world.model.descriptor = described
+        await world.north.say(other)
+        assert Run(channel, await asyncio.wait_for(waiting, WAIT)).session_id == other
