@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -44,6 +45,8 @@ class _Ended(PodHostError):
 
 def run(arguments: argparse.Namespace) -> int:
     """``arguments`` has message, agent, keep and the four ports; each may be None. The exit code is cli.py's."""
+    # What the record warns of comes as an event, and is drawn like all others.
+    logging.getLogger("pod_host.dev.record").propagate = False
     try:
         agent = load_agent(Path(arguments.agent)) if arguments.agent else DEFAULT_AGENT
         place = directories.kept(Path(arguments.keep), os.environ) if arguments.keep else directories.temporary()

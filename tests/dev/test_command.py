@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import pty
 import re
@@ -20,6 +21,8 @@ import psutil
 import pytest
 
 from pod_host.dev import command, directories
+from tests.dev.provider_rig import provider
+from tests.dev.test_openai import completion
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0  # seconds; a bound for what is waited for, never a measure
@@ -104,6 +107,31 @@ def test_a_pipe_is_a_message_on_each_line(place: Path) -> None:
     assert "› run `echo $((40 + 2))`" in ran.stdout
     assert "    42" in ran.stdout
     assert ran.stdout.count("— completed") == 2
+
+
+async def test_a_key_and_a_base_url_take_any_compatible_server(place: Path) -> None:
+    function = {"name": "bash", "arguments": '{"command": "echo $((40 + 2))"}'}
+    calls = [{"id": "call_1", "type": "function", "function": function}]
+    async with provider(
+        completion({"tool_calls": calls}, "tool_calls"), completion({"content": "It is 42."})
+    ) as served:
+        keys = {"OPENAI_API_KEY": "secret-key", "OPENAI_BASE_URL": f"{served.url}/v1", "OPENAI_MODEL": "llama"}
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND,
+            "--message",
+            "how much?",
+            cwd=REPOSITORY,
+            env=environment(place) | keys,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        output = (await process.communicate())[0].decode()
+    assert process.returncode == 0
+    assert "model llama (openai)" in output
+    assert "    42\n    exit 0" in output
+    assert "It is 42." in output
+    (result,) = [message for message in served.bodies[1]["messages"] if message["role"] == "tool"]
+    assert result["tool_call_id"] == "call_1"
+    assert "42" in result["content"]
 
 
 # --- A kept workspace ------------------------------------------------------------------------------------------------

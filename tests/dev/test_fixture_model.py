@@ -231,6 +231,12 @@ async def test_the_last_test_runs_again_when_asked(tmp_path: Path) -> None:
     assert "6 of 6 cases pass" in report
 
 
+async def test_with_nothing_run_before_there_is_nothing_to_repeat(tmp_path: Path) -> None:
+    talk = chat(tmp_path)
+    assert "nothing to repeat" in await talk.say("run the tests again")
+    assert talk.calls("bash") == []
+
+
 # --- Tools by name ---------------------------------------------------------------------------------------------------
 
 
