@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from .client import Confinement, Pending, Report, Sandbox, SandboxConfig, SandboxProcess
     from .environment import command_environment
+    from .kernel import become_undumpable
     from .outcomes import Completed, Failed, Json, Outcome
     from .requests import AppendLog, Command, PutFile, ReadBytes, Request, ToolCall
 
 _HOMES: Final = {
     "client": ("Confinement", "Pending", "Report", "Sandbox", "SandboxConfig", "SandboxProcess"),
     "environment": ("command_environment",),
+    "kernel": ("become_undumpable",),
     "outcomes": ("Completed", "Failed", "Json", "Outcome"),
     "requests": ("AppendLog", "Command", "PutFile", "ReadBytes", "Request", "ToolCall"),
 }
@@ -39,6 +41,7 @@ __all__ = [
     "SandboxConfig",
     "SandboxProcess",
     "ToolCall",
+    "become_undumpable",
     "command_environment",
 ]
 

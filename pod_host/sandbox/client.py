@@ -77,6 +77,7 @@ class Pending:
     def __init__(self, sandbox: Sandbox, identifier: int) -> None:
         self._sandbox = sandbox
         self._identifier = identifier
+        self._sent = False  # to a worker: when that one dies, what the call did is unknown
         self._future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         # A call that nobody waits for any more may fail in silence.
         self._future.add_done_callback(lambda future: future.cancelled() or future.exception())
@@ -116,7 +117,7 @@ class Sandbox:
         self._keeper: asyncio.Task[None] | None = None
         self._hello: asyncio.Future[Header] | None = None
         self._lost = asyncio.Event()
-        self._lost_reason = ""
+        self._ending: asyncio.Task[None] | None = None
         self._stopped = False
 
     @property
@@ -140,7 +141,7 @@ class Sandbox:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
         await self._end_worker()
-        self._fail_all("it was stopped")
+        self._fail("it was stopped", sent_only=False)
 
     def submit(self, request: Request) -> Pending:
         """Queues a call at once, in the order of submission."""
@@ -149,7 +150,7 @@ class Sandbox:
         return self._submit(*encode_request(request))
 
     async def report(self) -> Report:
-        if self._worker is None:
+        if not self._connected:
             return Report(alive=False)
         try:
             outcome = await self._submit({"do": "report"}, b"").outcome()
@@ -166,11 +167,19 @@ class Sandbox:
         self._post({"id": identifier, **header}, body)
         return pending
 
+    @property
+    def _connected(self) -> bool:
+        return self._worker is not None and not self._lost.is_set()
+
     def _post(self, header: Header, body: bytes = b"") -> None:
-        if self._worker is None:
+        """To the worker, or to the next one when none is there."""
+        if self._worker is None or self._lost.is_set():
             self._held.append((header, body))
-        else:
-            self._worker.connection.send(header, body)
+            return
+        pending = self._pending.get(header.get("id", 0))
+        if pending is not None:
+            pending._sent = True
+        self._worker.connection.send(header, body)
 
     # --- the worker's life ------------------------------------------------------------------------------------------
 
@@ -193,7 +202,8 @@ class Sandbox:
             self._connection_lost,
         )
         try:
-            hello = await asyncio.wait_for(self._hello, _START_SECONDS)
+            async with asyncio.timeout(_START_SECONDS):
+                hello = await self._hello
             worker.space = _tag_space(hello)
             self._confinement = Confinement(hello["abi"], frozenset(hello["held"]), tuple(hello["exposed"]))
             missing = config.require - self._confinement.held
@@ -202,6 +212,8 @@ class Sandbox:
                     f"Required of the kernel and missing: {', '.join(sorted(missing))}. "
                     + " ".join(self._confinement.exposed)
                 )
+            if self._lost.is_set():
+                raise SandboxError("The worker died as soon as it had started.")
         except TimeoutError as error:
             await worker.end(0)
             raise SandboxError(f"The worker did not answer within {_START_SECONDS:g} s.") from error
@@ -211,7 +223,7 @@ class Sandbox:
         self._worker = worker
         held, self._held = self._held, []
         for header, body in held:
-            worker.connection.send(header, body)
+            self._post(header, body)
 
     async def _keep(self) -> None:
         """Waits for the worker's death, again and again, and starts another."""
@@ -228,26 +240,29 @@ class Sandbox:
                 try:
                     await self._start_worker()
                 except (SandboxError, OSError) as error:
-                    self._fail_all(str(error))
+                    self._fail(str(error), sent_only=False)
 
     async def _end_worker(self) -> None:
+        """Ends the worker and all it left. Goes on when its caller is cancelled: nothing may be left half killed."""
         worker, self._worker = self._worker, None
         if worker is not None:
-            await worker.end(_STOP_SECONDS)
+            self._ending = asyncio.create_task(worker.end(_STOP_SECONDS))
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
 
     def _connection_lost(self, reason: str) -> None:
+        self._lost.set()
         if self._hello is not None and not self._hello.done():
             self._hello.set_exception(SandboxError(f"The worker could not start: {reason}."))
-            return
-        if self._worker is not None:
-            self._fail_all(reason)
-        self._lost.set()
+        self._fail(reason, sent_only=True)
 
-    def _fail_all(self, reason: str) -> None:
-        pending, self._pending = self._pending, {}
-        self._held.clear()
-        for call in pending.values():
-            call._fail(WorkerLost(f"The sandbox's worker is gone ({reason}); what the call did is not known."))
+    def _fail(self, reason: str, *, sent_only: bool) -> None:
+        for identifier, call in list(self._pending.items()):
+            if call._sent or not sent_only:
+                del self._pending[identifier]
+                call._fail(WorkerLost(f"The sandbox's worker is gone ({reason}); what the call did is not known."))
+        if not sent_only:
+            self._held.clear()
 
     def _received(self, header: Header, body: memoryview) -> None:
         if "hello" in header or "fatal" in header:

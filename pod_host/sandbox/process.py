@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from pod_host.sandbox.frames import BrokenFrame, Decoder, Header, encode
-from pod_host.sandbox.tags import TagSpace, processes_of_session, signal_all, tagged
+from pod_host.sandbox.tags import Sweep, TagSpace, look, processes_of_session, signal_all
 
 # -I and -S: nothing of the environment or of site-packages; the worker needs the standard library and this package.
 _BOOT: Final = (
@@ -146,7 +146,8 @@ class WorkerProcess:
         """Ends the worker and everything it left: the socket first, SIGKILL after ``patience_seconds``."""
         self.connection.close()
         try:
-            await asyncio.wait_for(self.ended(), patience_seconds)
+            async with asyncio.timeout(patience_seconds):
+                await self.ended()
         except TimeoutError:
             self._process.kill()
             await self.ended()
@@ -158,19 +159,20 @@ class WorkerProcess:
         """Kills and reaps what the worker did not. We are the subreaper above it: all that lived came to us."""
         loop = asyncio.get_running_loop()
         end = loop.time() + _SWEEP_MOST_SECONDS
-        clean = 0
-        while clean < 2 and loop.time() < end:
-            living = 0
+        sweep = Sweep()
+        over = False
+        while not over and loop.time() < end:
+            living, vanished = 0, False
             if self.space is not None:
-                living = signal_all(self.space, os.getpid(), lambda _: True, signal.SIGKILL)
-                for process in tagged(self.space, os.getpid()):
-                    _reap(process.pid)
+                living, vanished = signal_all(self.space, os.getpid(), lambda _: True, signal.SIGKILL)
+                for process in look(self.space, os.getpid()).found:
+                    living += not _reap(process.pid)
             # The zygote, and a command that was not yet marked, have no tag: they are still in the worker's session.
             for pid in processes_of_session(self._process.pid):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
                 living += not _reap(pid)
-            clean = 0 if living else clean + 1
+            over = sweep.saw(living, vanished)
             await asyncio.sleep(_SWEEP_SECONDS)
 
 

@@ -15,7 +15,7 @@ import re
 import resource
 import secrets
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -114,6 +114,15 @@ class Tagged:
     pair: tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One look at every process. ``vanished``: some were gone before they could be looked at, so that a tree which
+    forks and ends all the time may have been missed."""
+
+    found: list[Tagged]
+    vanished: bool
+
+
 def parent_of(pid: int) -> int | None:
     fields = _stat(pid)
     return int(fields[1]) if fields else None
@@ -153,24 +162,29 @@ def command_line(pid: int) -> str:
     return ""
 
 
-def tagged(space: TagSpace, root: int) -> Iterator[Tagged]:
-    """Every process of the realm, zombies too, in one pass over /proc.
+def look(space: TagSpace, root: int) -> Pass:
+    """Every process of the realm, zombies too.
 
     A process that lowered its limits (to get away, or by `ulimit -m`) counts as its nearest ancestor with a whole tag;
     when its line ends at ``root``, the subreaper, without one, it is a ``STRAY``.
     """
+    found = []
+    vanished = False
     for name in os.listdir("/proc"):
         if not name.isdecimal():
             continue
         pid = int(name)
         pair = space.read(pid)
         if pair is None:
+            vanished = vanished or not os.path.exists(f"/proc/{pid}")
             continue
         number = space.number(*pair)
         if number is None and not space.foreign(*pair):
             number = _inherited_number(space, pid, root)
+            vanished = vanished or (number is None and not os.path.exists(f"/proc/{pid}"))
         if number is not None:
-            yield Tagged(pid, number, pair)
+            found.append(Tagged(pid, number, pair))
+    return Pass(found, vanished)
 
 
 def _inherited_number(space: TagSpace, pid: int, root: int) -> int | None:
@@ -181,10 +195,12 @@ def _inherited_number(space: TagSpace, pid: int, root: int) -> int | None:
         if number is not None:
             return number
         above = parent_of(above)
+        if above is None:
+            above = parent_of(pid)  # the one between has gone: the line is another now
     return STRAY if above == root else None
 
 
-def send(space: TagSpace, process: Tagged, number: signal.Signals) -> None:
+def send(space: TagSpace, process: Tagged, number: int) -> None:
     """Signals the process found under that tag, and never one that got its pid since: the descriptor is opened first,
     then the tag is read again."""
     try:
@@ -200,11 +216,27 @@ def send(space: TagSpace, process: Tagged, number: signal.Signals) -> None:
         os.close(descriptor)
 
 
-def signal_all(space: TagSpace, root: int, whose: Callable[[int], bool], number: signal.Signals) -> int:
-    """One pass: signals every living process whose command's number ``whose`` picks. How many there were."""
-    count = 0
-    for process in tagged(space, root):
-        if whose(process.number) and not is_zombie(process.pid):
-            send(space, process, number)
-            count += 1
-    return count
+def signal_all(space: TagSpace, root: int, whose: Callable[[int], bool], number: int) -> tuple[int, bool]:
+    """One pass: signals every living process whose command's number ``whose`` picks. How many there were, and whether
+    others vanished before they could be looked at."""
+    seen = look(space, root)
+    living = [process for process in seen.found if whose(process.number) and not is_zombie(process.pid)]
+    for process in living:
+        send(space, process, number)
+    return len(living), seen.vanished
+
+
+class Sweep:
+    """Decides when nothing is left: after two passes that found nothing, or after more where others vanished."""
+
+    _CLEAN: Final = 2
+    _CLEAN_ENOUGH: Final = 8  # on a machine where processes come and go all the time
+
+    def __init__(self) -> None:
+        self._clean = self._quiet = 0
+
+    def saw(self, living: int, vanished: bool) -> bool:
+        """Takes one pass into account; whether it is over."""
+        self._quiet = 0 if living else self._quiet + 1
+        self._clean = 0 if living or vanished else self._clean + 1
+        return self._clean >= self._CLEAN or self._quiet >= self._CLEAN_ENOUGH

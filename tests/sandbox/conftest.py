@@ -118,6 +118,28 @@ async def box(make_box: Callable[..., Any]) -> Box:
     return made
 
 
+def processes_of(pid: int) -> dict[int, str]:
+    """The children of a process and the state of each."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(parent) == pid:
+            found[int(path.parent.name)] = state
+    return found
+
+
+def nice(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[16])
+
+
+def remains(pid: int) -> bool:
+    """Whether there is anything of it, a zombie even."""
+    return Path(f"/proc/{pid}").exists()
+
+
 async def eventually(true: Callable[[], Any], seconds: float = 20.0) -> Any:
     """Waits for ``true`` (a function, perhaps a coroutine function) to give something true; fails when it never does."""
     end = time.monotonic() + seconds

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-from pathlib import Path
 
 import pytest
 
 from pod_host import limits
 from pod_host.sandbox import Failed
-from tests.sandbox.conftest import Box, alive, eventually
+from tests.sandbox.conftest import Box, alive, eventually, processes_of
 
 
 @pytest.mark.parametrize("command", ["nohup sh -c 'sleep 5 &'", "(sleep 5 &) ; true", "sleep 5 & disown"])
@@ -51,13 +51,8 @@ async def test_no_zombie_stays_below_us(box: Box) -> None:
     await asyncio.gather(*(box.bash("sleep 0.1 &", f"s{n % 8}") for n in range(200)))
     worker = (await box.sandbox.report()).pid
 
-    def zombies() -> list[str]:
-        stats = (path.read_text() for path in Path("/proc").glob("[0-9]*/stat") if path.exists())
-        fields = [stat.rpartition(")")[2].split() for stat in stats]
-        return [parent for state, parent, *_ in fields if state == "Z" and int(parent) == worker]
-
     async def settled() -> bool:
-        return not await box.living() and not zombies()
+        return not await box.living() and "Z" not in processes_of(worker).values()
 
     await eventually(settled)
 
@@ -138,7 +133,7 @@ async def test_dispositions_of_signals_are_the_default(box: Box) -> None:
 
 async def test_the_kernel_would_take_commands_before_us(box: Box) -> None:
     raised = int((await box.bash("cat /proc/self/oom_score_adj"))["stdout"])
-    assert raised > int(Path("/proc/self/oom_score_adj").read_text())
+    assert raised > int((await box.bash(f"cat /proc/{os.getpid()}/oom_score_adj"))["stdout"])
 
 
 async def test_a_directory_that_is_missing_is_a_clear_failure(box: Box) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pod_host.errors import ConfinementMissing, SandboxError, WorkerLost
-from pod_host.sandbox import Completed, Failed
-from tests.sandbox.conftest import UID, Box, alive, completed, eventually
+from pod_host.sandbox import Completed, Failed, kernel
+from tests.sandbox.conftest import UID, Box, alive, completed, eventually, processes_of, remains
 
 BELOW = "setsid -f sleep 999; env -i setsid sleep 998 & sleep 997"
 
@@ -32,13 +37,7 @@ async def test_a_killed_worker_fails_its_calls_leaves_nothing_and_is_replaced(bo
     assert (await box.bash("echo again"))["stdout"] == "again\n"
     after = await box.sandbox.report()
     assert after.pid != before.pid
-    assert [
-        (pid, Path(f"/proc/{pid}/status").read_text()[:300])
-        for pid in [*left, before.pid, before.zygote or 0]
-        if alive(pid)
-    ] == []
-    remains = [Path(f"/proc/{pid}/stat") for pid in [*left, before.pid, before.zygote]]
-    assert [path.read_text() for path in remains if path.exists()] == []  # no zombie either
+    assert not any(remains(pid) for pid in [*left, before.pid, before.zygote or 0])
 
 
 async def _processes(box: Box, count: int) -> Any:
@@ -129,7 +128,8 @@ from pathlib import Path
 from pod_host.sandbox import *
 async def main():
     root = Path({directory!r})
-    sandbox = Sandbox(SandboxConfig(root/"workspace", root/"home", root/"skills", root/"spool", uid={uid}))
+    places = [root/name for name in ("workspace", "home", "skills", "spool")]
+    sandbox = Sandbox(SandboxConfig(*places, uid={uid}, landlock_abi={abi}))
     await sandbox.start()
     environment = command_environment(
         base={{}}, home=root/"home", session={{}}, proxy=None, trust_bundle=None, traceparent=None)
@@ -142,9 +142,11 @@ asyncio.run(main())
 """
 
 
-def host(directory: Path, body: str, *, ignore: bool = False, uid: int | None = None) -> list[str]:
+def host(
+    directory: Path, body: str, *, ignore: bool = False, uid: int | None = None, abi: int | None = None
+) -> list[str]:
     root = str(Path(__file__).resolve().parents[2])
-    script = HOST.format(root=root, directory=str(directory), body=body, ignore=ignore, uid=uid)
+    script = HOST.format(root=root, directory=str(directory), body=body, ignore=ignore, uid=uid, abi=abi)
     return ["-c", script]
 
 
@@ -157,20 +159,27 @@ def test_exit_codes_are_right_though_the_host_ignores_sigchld(open_directory: Pa
 
 
 def test_a_killed_host_takes_its_commands_with_it(open_directory: Path) -> None:
-    body = f"print((await bash('setsid -f sleep 999; echo $$')), (await sandbox.report()).pid, flush=True)\n    await bash({BELOW!r})"
+    body = f"print((await sandbox.report()).pid, flush=True); await bash({BELOW!r})"
     uid = UID if os.geteuid() == 0 else None
     with subprocess.Popen([sys.executable, *host(open_directory, body, uid=uid)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        worker = int(process.stdout.readline().split()[-1])
-        children = _descendants(worker)
+        worker = int(process.stdout.readline())
+        children = _descendants(worker, 4)
         process.kill()
         process.wait()
     _wait_until_gone([worker, *children])
 
 
-def _descendants(pid: int) -> list[int]:
-    direct = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [*direct, *(below for child in direct for below in _descendants(child))]
+def _descendants(pid: int, least: int) -> list[int]:
+    """All below ``pid``, as soon as there are so many."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        found = [pid]
+        for parent in found:
+            found += processes_of(parent)
+        if len(found) > least:
+            return found
+    raise AssertionError("the processes never came")
 
 
 def _wait_until_gone(pids: list[int]) -> None:
@@ -180,27 +189,82 @@ def _wait_until_gone(pids: list[int]) -> None:
         except ProcessLookupError:
             continue
         try:
-            import select
-
             assert select.select([descriptor], [], [], 20)[0], f"{pid} lives"
         finally:
             os.close(descriptor)
 
 
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A memory cgroup of 64 MiB, version 1 or 2."""
+    for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        group = Path(root, f"pod-host-test-{os.getpid()}")
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / limit).write_text(str(64 << 20))
+            yield group
+        except OSError:
+            continue
+        else:
+            return
+        finally:
+            group.rmdir()
+    pytest.skip("no memory cgroup that we may make")
+
+
+async def test_a_command_that_eats_all_memory_says_how_it_was_killed(box: Box, small_memory: Path) -> None:
+    running = box.start(
+        "echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done; "
+        "python3 -c 'x = [bytearray(1 << 20) for _ in range(1 << 12)]'"
+    )
+    pid = await eventually(lambda: (box.workspace / "pid").exists() and (box.workspace / "pid").read_text().strip())
+    (small_memory / "cgroup.procs").write_text(pid)
+    worker = (await box.sandbox.report()).pid
+    await box.bash("touch go", "other")
+    output = completed(await running.outcome())
+    assert output["exitCode"] == 137
+    assert "memory" in output["stderr"]
+    assert (await box.sandbox.report()).pid == worker
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change users")
+@pytest.mark.parametrize("abi", [0, 5, 7])
+def test_a_command_can_do_nothing_to_a_host_of_its_own_user(open_directory: Path, abi: int) -> None:
+    """Host and command share a uid, as in a pod: only the domain, the filter and DUMPABLE 0 stand between them."""
+    attacks = Path(__file__).with_name("attacks.py").read_text()
+    (open_directory / "attacks.py").write_text(attacks)
+    body = (
+        f"become_undumpable(); print((await bash('python3 {open_directory}/attacks.py ' + str(os.getpid())))['stdout'])"
+    )
+    done = _as_user(open_directory, body, abi=abi)
+    assert done.stderr == ""
+    result = json.loads(done.stdout)
+    harmless = {name for name in result if name.startswith("sigio")} if kernel.landlock_abi() >= abi >= 6 else set()
+    through = {name: code for name, code in result.items() if code not in (errno.EPERM, errno.EACCES)}
+    assert set(through) <= harmless, through
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change users")
 def test_the_whole_works_when_the_host_is_that_user_itself(open_directory: Path) -> None:
     """Started as uid 1000, without root, by an interpreter that this user can read."""
+    body = "print((await bash('id -u; echo $HOME; exit 5'))['stdout'].split()[0], sandbox.confinement.abi >= 0)"
+    done = _as_user(open_directory, body)
+    assert (done.stdout, done.stderr) == (f"{UID} True\n", "")
+
+
+def _as_user(directory: Path, body: str, abi: int | None = None) -> subprocess.CompletedProcess[str]:
     python = next((path for path in ("/usr/local/bin/python3", "/usr/bin/python3") if _new_enough(path)), None)
     if python is None:
         pytest.skip("no interpreter that every user can read")
-    body = "print((await bash('id -u; echo $HOME; exit 5'))['stdout'].split()[0], sandbox.confinement.abi >= 0)"
-    os.chown(open_directory, UID, UID)
-    command = [python, *host(open_directory, body)]
-    done = subprocess.run(
+    os.chown(directory, UID, UID)
+    command = [python, *host(directory, body, abi=abi)]
+    return subprocess.run(
         ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", *command],
         capture_output=True, text=True, timeout=60, check=False, cwd="/",
     )  # fmt: skip
-    assert (done.stdout, done.stderr) == (f"{UID} True\n", "")
 
 
 def _new_enough(path: str) -> bool:

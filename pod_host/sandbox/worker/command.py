@@ -10,7 +10,7 @@ from typing import Final
 
 from pod_host import limits
 from pod_host.sandbox.raw import RawResult
-from pod_host.sandbox.tags import command_line, is_zombie, signal_all, tagged
+from pod_host.sandbox.tags import STRAY, Sweep, command_line, is_zombie, look, signal_all
 from pod_host.sandbox.worker.capture import Capture, Pipe
 from pod_host.sandbox.worker.loop import Loop, Timer
 from pod_host.sandbox.worker.memory import OutOfMemory
@@ -20,8 +20,8 @@ from pod_host.sandbox.worker.spool import Spool
 from pod_host.sandbox.worker.zygote import Program
 
 _SWEEP_SECONDS: Final = 0.002  # between two passes over the tree while it dies
+_JUST_LOOK: Final = 0  # the signal that is none
 _GRACE_LOOK_SECONDS: Final = 0.02  # between two looks whether SIGTERM was enough
-_CLEAN_PASSES: Final = 2  # a process that forks and ends can slip through one pass
 _DISCARD_BYTES: Final = 1024 * 1024  # of what a survivor writes later, at once …
 _DISCARD_PAUSE: Final = 0.05  # … and then a pause: `yes &` must not keep the worker busy
 
@@ -52,11 +52,11 @@ class Machinery:
         """(pid, command line, number) of what lives of one command, or of all."""
         return [
             (process.pid, command_line(process.pid), process.number)
-            for process in tagged(self.spawner.space, self._root)
+            for process in look(self.spawner.space, self._root).found
             if (number is None or process.number == number) and not is_zombie(process.pid)
         ]
 
-    def signal(self, whose: Callable[[int], bool], number: signal.Signals) -> int:
+    def signal(self, whose: Callable[[int], bool], number: int) -> tuple[int, bool]:
         return signal_all(self.spawner.space, self._root, whose, number)
 
 
@@ -87,7 +87,7 @@ class RunningCommand:
         self._status: int | None = None
         self._kill_reason: str | None = None  # "timeout" or "abort" once the tree is to end
         self._tree_ended = False
-        self._clean_passes = 0
+        self._tree = Sweep()
         self._hard = False  # the grace is over: SIGKILL
         self._began = self._last_byte = time.monotonic()
         self._timers: list[Timer] = []
@@ -171,8 +171,8 @@ class RunningCommand:
         self._later(limits.KILL_MOST_SECONDS, self._give_up)
         self._sweep()
 
-    def _signal(self, number: signal.Signals) -> int:
-        return self._all.signal(lambda whose: whose in (self._number, 0), number)
+    def _signal(self, number: int) -> tuple[int, bool]:
+        return self._all.signal(lambda whose: whose in (self._number, STRAY), number)
 
     def _harden(self) -> None:
         self._hard = True
@@ -180,10 +180,9 @@ class RunningCommand:
     def _sweep(self) -> None:
         if self._tree_ended:
             return
-        living = self._signal(signal.SIGKILL) if self._hard else len(self._all.living(self._number))
+        living, vanished = self._signal(signal.SIGKILL if self._hard else _JUST_LOOK)
         starting = self._spawn.pid is None and self._done is not None
-        self._clean_passes = 0 if living or starting else self._clean_passes + 1
-        if self._clean_passes < _CLEAN_PASSES:
+        if not self._tree.saw(living + starting, vanished):
             pause = 1.0 if self._done is None else _SWEEP_SECONDS if self._hard else _GRACE_LOOK_SECONDS
             self._loop.later(pause, self._sweep)
             return

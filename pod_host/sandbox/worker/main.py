@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pod_host import limits
 from pod_host.sandbox.frames import Decoder, Header, encode
+from pod_host.sandbox.tags import Sweep
 from pod_host.sandbox.worker.calls import Calls
 from pod_host.sandbox.worker.channel import Channel
 from pod_host.sandbox.worker.command import Machinery
@@ -95,9 +96,8 @@ class Worker:
     def _kill_everything(self) -> None:
         """Nothing that a command started outlives us, but what the kernel does not let go of."""
         end = time.monotonic() + limits.KILL_MOST_SECONDS
-        clean = 0
-        while clean < 2 and time.monotonic() < end:
-            clean = 0 if self._machinery.signal(lambda _: True, signal.SIGKILL) else clean + 1
+        sweep = Sweep()
+        while time.monotonic() < end and not sweep.saw(*self._machinery.signal(lambda _: True, signal.SIGKILL)):
             self._machinery.spawner.reap()
             time.sleep(0.001)
 
