@@ -96,5 +96,18 @@ YIELD_BYTES: Final = 16 * MIB  # edits of a segment: they leave in one frame, wi
 STEP_CALLS: Final = 64  # tool calls of one step that run; the model is told of the others
 STEP_RESULT_BYTES: Final = 256 * KIB  # a step's results together, as JSON: what a model can still read
 ENTRY_ENVELOPE_BYTES: Final = 4 * KIB  # of RECORD_ENTRY_BYTES: what an entry holds beside the results
+OUTPUT_CORRECTIONS: Final = 2  # of an answer that does not fit the agent's output schema, in one turn
 STOP_SECONDS: Final = 3.0  # a stopped turn: for an aborted command to end, and for what is in hand to be reported
 TRANSCRIPT_CACHE_BYTES: Final = 64 * MIB  # transcripts of a host's sessions, as encoded; the least recent go first
+
+# --- Context window (section 6) ------------------------------------------------------------------------------------------
+BYTES_PER_TOKEN: Final = 4  # of a prompt's JSON: an estimate, until a model's own count is known
+FILE_TOKENS: Final = 1500  # of a file in a prompt: an image's usual cost
+ANSWER_TOKENS: Final = 8192  # kept free for an answer when the model's own limit is not known
+ANSWER_TOKENS_MOST: Final = 16_384  # … and at most
+TAIL_TOKENS_MOST: Final = 20_000  # that a compaction leaves as they are, and at most 30 % of the window
+AGED_CHARACTERS: Final = 1000  # of an old tool result, in its short form
+SUMMARY_PAYLOAD_CHARACTERS: Final = 2000  # of a tool's input or result, as whoever writes a summary reads it
+SUMMARY_TEXT_CHARACTERS: Final = 20_000  # of a message or an answer there
+SUMMARY_CALL_TOKENS: Final = 100_000  # of one part of a conversation, when the window is not known
+SUMMARY_BYTES: Final = 128 * KIB  # of a summary: longer ones are cut

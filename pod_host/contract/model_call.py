@@ -138,6 +138,34 @@ class ModelCallBody(Sent):
     call: ModelCall
 
 
+# --- Kinds of files -----------------------------------------------------------------------------------------------------
+
+_TEXT_TYPES = frozenset(
+    {"application/json", "application/xml", "application/yaml", "application/x-yaml", "application/javascript"}
+)
+_OFFICE_TYPES = (
+    "application/vnd.openxmlformats-officedocument.",
+    "application/vnd.oasis.opendocument.",
+    "application/vnd.ms-",
+)
+
+
+def input_kind(media_type: str) -> str:
+    """What a file is, as ``model.inputs`` names kinds (section 3): text, image, pdf, office, audio, video; a type that is
+    none of them is its own kind, which no model reads. A text file is never sent as a media part."""
+    plain = media_type.split(";")[0].strip().lower()
+    major = plain.split("/")[0]
+    if major in ("image", "audio", "video") and plain != "image/svg+xml":
+        return major
+    if plain == "application/pdf":
+        return "pdf"
+    if plain == "application/msword" or plain.startswith(_OFFICE_TYPES):
+        return "office"
+    if major == "text" or plain in _TEXT_TYPES or plain.endswith(("+json", "+xml")):
+        return "text"
+    return plain
+
+
 # --- Answers -----------------------------------------------------------------------------------------------------------
 
 FinishReason = Literal["stop", "length", "tool-calls", "content-filter", "other"]

@@ -6,26 +6,57 @@ order and its numbers' form on the way. No text part is empty or blank: provider
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.canonical import canonical
+from pod_host.contract.model_call import input_kind
 from pod_host.contract.transcript import Entry
+from pod_host.contract.turn_start import TurnStart
+from pod_host.turn.window import Window
 
 _PAYLOAD_MEMBERS = {
     "denied": ("kind", "reason"),
     "failed": ("kind", "code", "message", "retryable", "details"),
 }
+_NOTE_CHARACTERS = 60  # that the note in a shortened text takes: one so little too long would only grow
 _EMPTY_MESSAGE = "(empty message)"
 
 
-def prompt_items(entry: Entry, turn_id: str) -> list[JsonObject]:
-    """The items of one entry, as the turn ``turn_id`` sends them."""
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Whom entries are shown to. ``inputs``: the kinds of files that the model reads; None: not known, so every file is
+    sent. ``file_bytes``: the largest file that it is shown, ``limits.modelFileBytes``. ``window``: None when not known."""
+
+    turn_id: str
+    inputs: frozenset[str] | None = None
+    file_bytes: int = limits.MODEL_FILE_BYTES
+    window: Window | None = None
+
+    @classmethod
+    def of(cls, start: TurnStart) -> Reader:
+        inputs = None if start.model is None else frozenset(start.model.inputs)
+        return cls(start.checkpoint.turn_id, inputs, start.limits.model_file_bytes, Window.of_model(start.model))
+
+    def reads(self, media_type: str, reference: Json) -> bool:
+        """Whether a file can go to the model as it is. Its size is known only where its reference names it."""
+        kind = input_kind(media_type)
+        size = reference.get("size") if isinstance(reference, dict) else None
+        if kind == "text" or not isinstance(reference, dict) or (isinstance(size, int) and size > self.file_bytes):
+            return False
+        return self.inputs is None or kind in self.inputs
+
+
+def prompt_items(entry: Entry, reader: Reader, *, aged: bool = False) -> list[JsonObject]:
+    """The items of one entry, as they are sent for ``reader``. ``aged``: tool results in their short form."""
     kind = entry.get("kind")
     if kind == "input":
-        return _input(entry.get("event") or {})
+        return _input(entry.get("event") or {}, reader)
     if kind == "candidate":
-        return _candidate(entry.get("candidate") or {}, current=entry.get("turnId") == turn_id)
+        return _candidate(entry.get("candidate") or {}, current=entry.get("turnId") == reader.turn_id)
     if kind == "tool-results":
-        return [_tool_result(result) for result in entry.get("results") or []]
+        return [_tool_result(result, reader, aged=aged) for result in entry.get("results") or []]
     if kind == "compaction":
         text = (
             "Earlier parts of this conversation were summarized to fit the context window.\n"
@@ -43,18 +74,41 @@ def depends_on_turn(entry: Entry) -> bool:
     return any(block.get("type") == "reasoning" and _only_its_turn(block) for block in blocks)
 
 
+def holds_files(entry: Entry) -> bool:
+    """Whether the entry's items depend on which files a model reads."""
+    if entry.get("kind") == "input":
+        parts = (entry.get("event") or {}).get("content")
+        return isinstance(parts, list) and any(part.get("type") == "media" for part in parts)
+    return any(result.get("files") for result in entry.get("results") or [])
+
+
+def file_note(media_type: str, reference: Json, why: str) -> str:
+    """What stands in a file's place: its name, type and artifact, and why it is not shown."""
+    named = reference if isinstance(reference, dict) else {}
+    facts = [media_type or "unknown type"]
+    if "artifactId" in named:
+        facts.append(f"artifact {named['artifactId']}")
+    if "version" in named:
+        facts.append(f"version {named['version']}")
+    return f"[File {named.get('name') or 'without a name'} ({', '.join(facts)}): {why}]"
+
+
 def json_text(value: Json) -> str:
     """``value`` as canonical JSON text."""
     return canonical(value).decode()
 
 
-def _input(event: JsonObject) -> list[JsonObject]:
+def _input(event: JsonObject, reader: Reader) -> list[JsonObject]:
     if event.get("kind") in ("approve", "respond"):
         return []
     parts = event.get("content")
     if not isinstance(parts, list):
         parts = [_text(str(event.get("text", "")))]
-    shown = [part for part in parts if part.get("type") != "text" or _visible(part)]
+    shown = [
+        _file(part, reader) if part.get("type") == "media" else part
+        for part in parts
+        if part.get("type") != "text" or _visible(part)
+    ]
     return [_message("user", shown or [_text(_EMPTY_MESSAGE)])]
 
 
@@ -86,21 +140,38 @@ def _part(block: JsonObject, *, current: bool) -> JsonObject | None:
     return None
 
 
-def _tool_result(result: JsonObject) -> JsonObject:
+def _tool_result(result: JsonObject, reader: Reader, *, aged: bool) -> JsonObject:
     status = result["kind"]
     members = _PAYLOAD_MEMBERS.get(status)
     payload = result.get("output") if members is None else {name: result[name] for name in members if name in result}
-    files = [
-        {"type": "media", "mediaType": file["mediaType"], "reference": file["reference"]}
-        for file in result.get("files") or []
-    ]
+    text = json_text(payload)
     return {
         "kind": "tool-result",
         "toolCallId": result["callId"],
         "toolName": result["toolName"],
         "status": status,
-        "content": [_text(json_text(payload)), *files],
+        "content": [
+            _text(shortened(text, limits.AGED_CHARACTERS) if aged else text),
+            *(_file(file, reader, aged=aged) for file in result.get("files") or []),
+        ],
     }
+
+
+def shortened(text: str, length: int) -> str:
+    """``text`` in about ``length`` characters: its beginning, its end, and how much of it is left out between."""
+    if len(text) <= length + _NOTE_CHARACTERS:
+        return text
+    head, tail = length - length // 4, length // 4
+    return f"{text[:head]}\n… [{len(text) - length} characters left out here] …\n{text[-tail:]}"
+
+
+def _file(part: JsonObject, reader: Reader, *, aged: bool = False) -> JsonObject:
+    media_type, reference = str(part.get("mediaType") or ""), part.get("reference")
+    if aged:
+        return _text(file_note(media_type, reference, "shown earlier, left out here"))
+    if not reader.reads(media_type, reference):
+        return _text(file_note(media_type, reference, "its content cannot be shown to you"))
+    return {"type": "media", "mediaType": media_type, "reference": reference}
 
 
 def _only_its_turn(block: JsonObject) -> bool:

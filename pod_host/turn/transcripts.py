@@ -5,33 +5,54 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pod_host import limits
 from pod_host.contract.base import JsonObject
 from pod_host.contract.canonical import canonical
-from pod_host.contract.transcript import Entry, transcript_updates
-from pod_host.turn.projection import depends_on_turn, prompt_items
+from pod_host.contract.transcript import CompactionFacts, Entry, transcript_updates
+from pod_host.turn.projection import Reader, depends_on_turn, holds_files, prompt_items
+from pod_host.turn.window import Fill
 
 _SIGNED_TOKEN = b"eyJ"  # how every JSON Web Token begins
 
 
-@dataclass(frozen=True, slots=True)
 class EncodedEntry:
     """An entry, and its prompt items in canonical JSON, with commas between them (empty: it has none).
-    ``turn_id``: the turn that the items are for, where that makes a difference."""
 
-    entry: Entry
-    items: bytes
-    turn_id: str | None
+    ``tokens``: an estimate of them. ``saves``: how many tokens fewer their short form has, about."""
 
-    @classmethod
-    def of(cls, entry: Entry, turn_id: str) -> EncodedEntry:
-        items = b",".join(canonical(item) for item in prompt_items(entry, turn_id))
-        return cls(entry, items, turn_id if depends_on_turn(entry) else None)
+    __slots__ = ("_aged", "_for_files", "_for_turn", "entry", "items", "reader", "saves", "tokens")
 
-    def fits(self, turn_id: str) -> bool:
-        return self.turn_id is None or self.turn_id == turn_id
+    def __init__(self, entry: Entry, reader: Reader) -> None:
+        items = prompt_items(entry, reader)
+        texts = [canonical(item) for item in items]
+        files = sum(part["type"] == "media" for item in items for part in item["content"])
+        self.entry = entry
+        self.items = b",".join(texts)
+        self.reader = reader
+        self.tokens = len(self.items) // limits.BYTES_PER_TOKEN + files * limits.FILE_TOKENS
+        self.saves = 0
+        if entry.get("kind") == "tool-results":
+            bytes_saved = sum(max(len(text) - limits.AGED_CHARACTERS, 0) for text in texts)
+            self.saves = bytes_saved // limits.BYTES_PER_TOKEN + files * limits.FILE_TOKENS
+        self._for_turn = depends_on_turn(entry)
+        self._for_files = holds_files(entry)
+        self._aged: bytes | None = None
+
+    def shown(self, *, aged: bool) -> bytes:
+        """The items; ``aged``: in their short form, made once."""
+        if not aged or not self.saves:
+            return self.items
+        if self._aged is None:
+            self._aged = b",".join(canonical(item) for item in prompt_items(self.entry, self.reader, aged=True))
+        return self._aged
+
+    def fits(self, reader: Reader) -> bool:
+        """Whether the items are those that ``reader`` is shown."""
+        if self._for_turn and self.reader.turn_id != reader.turn_id:
+            return False
+        return not self._for_files or (self.reader.inputs, self.reader.file_bytes) == (reader.inputs, reader.file_bytes)
 
 
 class SegmentTranscript:
@@ -41,31 +62,67 @@ class SegmentTranscript:
     was sent: it replaces its own signed tokens, and the next turn's hashes must be those of what can be read again.
     """
 
-    def __init__(self, before: Sequence[EncodedEntry], turn_id: str) -> None:
-        self._turn_id = turn_id
+    def __init__(self, before: Sequence[EncodedEntry], reader: Reader) -> None:
+        self._reader = reader
         self._kept = len(before)
         self._entries = list(before)
+        self._facts: CompactionFacts | None = None
+        self.fill = self._filled()
         self.added_bytes = 0
         self.as_recorded = True
 
     @classmethod
-    async def encode(cls, entries: Sequence[Entry], turn_id: str) -> SegmentTranscript:
+    async def encode(cls, entries: Sequence[Entry], reader: Reader) -> SegmentTranscript:
         """From what ``transcript.read`` gave. Long sessions are encoded in pieces, so that the loop goes on beside."""
         encoded: list[EncodedEntry] = []
         piece = 0
         for entry in entries:
-            encoded.append(EncodedEntry.of(entry, turn_id))
+            encoded.append(EncodedEntry(entry, reader))
             piece += len(encoded[-1].items)
             if piece > limits.LOOP_PIECE_BYTES:
                 await asyncio.sleep(0)
                 piece = 0
-        return cls(encoded, turn_id)
+        return cls(encoded, reader)
 
     def append(self, entry: Entry) -> None:
-        encoded = EncodedEntry.of(entry, self._turn_id)
+        encoded = EncodedEntry(entry, self._reader)
         self._entries.append(encoded)
-        self.added_bytes += len(encoded.items)
-        self.as_recorded = self.as_recorded and _SIGNED_TOKEN not in encoded.items
+        self._note(encoded)
+        self.fill.add(entry, encoded.tokens, encoded.saves)
+
+    def compact(self, head: Sequence[Entry], kept: Sequence[int], facts: CompactionFacts) -> None:
+        """Replace the older part: ``head``, the compaction's entry first, and of the entries those at ``kept`` stay.
+
+        A segment has one edit, so its facts are those of all its compactions: every call that wrote a summary, in
+        order, the tokens before the first and after the last.
+        """
+        if self._facts is not None:
+            facts = CompactionFacts(
+                trigger=facts.trigger,
+                tokens_before=self._facts.tokens_before,
+                tokens_after=facts.tokens_after,
+                summary_effect_ids=[*self._facts.summary_effect_ids, *facts.summary_effect_ids],
+            )
+        self._facts = facts
+        self._kept = 0
+        self._entries = [
+            *(EncodedEntry(entry, self._reader) for entry in head),
+            *(self._entries[index] for index in kept),
+        ]
+        self.fill = self._filled()
+        self.added_bytes = 0
+        for encoded in self._entries:
+            self._note(encoded)
+
+    def show_no_files(self) -> bool:
+        """From here on files are notes that name them. False when there was none to leave out."""
+        self._reader = replace(self._reader, inputs=frozenset())
+        shown = self._entries
+        self._entries = [
+            encoded if encoded.fits(self._reader) else EncodedEntry(encoded.entry, self._reader) for encoded in shown
+        ]
+        self.fill = self._filled()
+        return any(old.items != new.items for old, new in zip(shown, self._entries, strict=True))
 
     @property
     def entries(self) -> list[Entry]:
@@ -77,12 +134,24 @@ class SegmentTranscript:
 
     def prompt_pieces(self) -> list[bytes]:
         """Canonical prompt items, in order; a piece may hold several."""
-        return [encoded.items for encoded in self._entries if encoded.items]
+        aged = self.fill.aged
+        pieces = (encoded.shown(aged=index < aged) for index, encoded in enumerate(self._entries))
+        return [piece for piece in pieces if piece]
 
     def updates(self, chunk_bytes: int) -> list[JsonObject]:
         """The edits of the segment (section 6), each at most ``chunk_bytes`` of JSON where its entries allow."""
         entries = self.entries
-        return transcript_updates(entries[: self._kept], entries, chunk_bytes, kept=self._kept)
+        return transcript_updates(entries[: self._kept], entries, chunk_bytes, self._facts, kept=self._kept)
+
+    def _note(self, encoded: EncodedEntry) -> None:
+        self.added_bytes += len(encoded.items)
+        self.as_recorded = self.as_recorded and _SIGNED_TOKEN not in encoded.items
+
+    def _filled(self) -> Fill:
+        fill = Fill(self._reader.window)
+        for encoded in self._entries:
+            fill.add(encoded.entry, encoded.tokens, encoded.saves)
+        return fill
 
 
 class TranscriptCache:
@@ -94,16 +163,14 @@ class TranscriptCache:
         self._held: OrderedDict[str, _Held] = OrderedDict()
         self.size = 0
 
-    def get(self, session_id: str, cursor: int, turn_id: str) -> SegmentTranscript | None:
-        """The transcript at ``cursor`` for a segment of ``turn_id``, or None when it is to be read."""
+    def get(self, session_id: str, cursor: int, reader: Reader) -> SegmentTranscript | None:
+        """The transcript at ``cursor`` for a segment of ``reader``, or None when it is to be read."""
         held = self._held.get(session_id)
         if held is None or held.cursor != cursor:
             return None
         self._held.move_to_end(session_id)
-        entries = [
-            encoded if encoded.fits(turn_id) else EncodedEntry.of(encoded.entry, turn_id) for encoded in held.entries
-        ]
-        return SegmentTranscript(entries, turn_id)
+        entries = [encoded if encoded.fits(reader) else EncodedEntry(encoded.entry, reader) for encoded in held.entries]
+        return SegmentTranscript(entries, reader)
 
     def put(self, session_id: str, cursor: int, transcript: SegmentTranscript) -> None:
         self.drop(session_id)

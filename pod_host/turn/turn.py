@@ -10,14 +10,17 @@ from pod_host.contract.transcript import TranscriptReadResult
 from pod_host.contract.turn_start import AgentSandbox, TurnStart
 from pod_host.contract.work import CancelReason, RunParams
 from pod_host.errors import PodHostError
+from pod_host.turn.answers import Answers
 from pod_host.turn.endings import Ending, Released, Stopped, TurnFailure, TurnThrown, Waits
 from pod_host.turn.identity import Identities
 from pod_host.turn.inputs import input_entries
 from pod_host.turn.journal import Journal
 from pod_host.turn.log import tell
 from pod_host.turn.loop import AgentLoop, Answered
+from pod_host.turn.memory import MemoryTools, memory_section, missing_pins
 from pod_host.turn.model_calls import ModelCalls
 from pod_host.turn.ports import GatePort, RunPort, SandboxPort
+from pod_host.turn.projection import Reader
 from pod_host.turn.prompt import system_text
 from pod_host.turn.reporting import Reporter, Taken, released
 from pod_host.turn.requests import Requests
@@ -27,6 +30,7 @@ from pod_host.turn.stop import Stop
 from pod_host.turn.tool_calls import ToolCalls
 from pod_host.turn.toolset import ToolProvider, Toolset
 from pod_host.turn.transcripts import SegmentTranscript, TranscriptCache
+from pod_host.turn.wakes import WakeTools
 
 
 class Turn:
@@ -112,7 +116,7 @@ class Turn:
             raise TurnFailure("engine.unsupported", f"This harness runs agent turns only, not engine {start.engine!r}")
         inputs = input_entries(start.checkpoint.input, self._ids.turn_id)
         self._transcript = transcript = await self._read_transcript()
-        end = await self._loop(transcript).run(inputs)
+        end = await self._loop(transcript).run([*missing_pins(start, transcript.entries), *inputs])
         output = TurnOutput(
             run_id=self._requests.run_id,
             status="yielded",
@@ -124,19 +128,21 @@ class Turn:
         return output
 
     async def _read_transcript(self) -> SegmentTranscript:
-        cached = self._transcripts.get(self._ids.session_id, self._start.transcript.cursor, self._ids.turn_id)
+        reader = Reader.of(self._start)
+        cached = self._transcripts.get(self._ids.session_id, self._start.transcript.cursor, reader)
         if cached is not None:
             return cached
         answer: TranscriptReadResult = await self._requests.ask(
             "transcript.read", RunParams(run_id=self._requests.run_id)
         )
-        return await SegmentTranscript.encode(answer.entries, self._ids.turn_id)
+        return await SegmentTranscript.encode(answer.entries, reader)
 
     def _loop(self, transcript: SegmentTranscript) -> AgentLoop:
         start, stop = self._start, self._stop
         workspace = self._workspace()
         tools = Toolset(self._providers(workspace))
         journal = Journal(self._requests, start.outcomes)
+        answers = Answers(start.manifest, self._ids.turn_id, transcript.entries)
         return AgentLoop(
             ids=self._ids,
             models=ModelCalls(
@@ -156,8 +162,9 @@ class Turn:
                 record_entry_bytes=start.limits.record_entry_bytes,
             ),
             transcript=transcript,
+            answers=answers,
             stop=stop,
-            system=system_text(start, workspace=workspace, notes=self._notes),
+            system=system_text(start, workspace=workspace, sections=self._sections(answers), notes=self._notes),
             steps=steps_before(start.checkpoint.state, self._ids.turn_id, transcript.entries),
         )
 
@@ -174,3 +181,13 @@ class Turn:
         if self._sandbox is not None and workspace is not None:
             trace = self._start.trace
             yield SandboxTools(self._sandbox, workspace, trace.traceparent if trace else None, self._stop)
+        if self._start.memory is not None:
+            yield MemoryTools.of(self._start.memory)
+        if self._start.agent is not None and self._start.agent.self_wake:
+            yield WakeTools()
+
+    def _sections(self, answers: Answers) -> Iterator[str]:
+        """Of the system text, one for each thing that is there."""
+        if self._start.memory is not None:
+            yield memory_section(self._start.memory)
+        yield answers.section()

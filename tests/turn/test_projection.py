@@ -12,10 +12,11 @@ from pydantic import TypeAdapter
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.canonical import canonical
 from pod_host.contract.model_call import PromptItem
-from pod_host.turn.projection import depends_on_turn, prompt_items
+from pod_host.turn.projection import Reader, depends_on_turn, prompt_items
 from tests.turn.json_values import crossed, objects, texts, values
 
 ITEM: TypeAdapter[Any] = TypeAdapter(PromptItem)
+READER = Reader("t")
 
 blocks = (
     st.builds(lambda text: {"type": "text", "text": text}, texts)
@@ -57,13 +58,13 @@ entries = (
 
 @given(entries, st.integers(0, 5))
 def test_an_entry_that_crossed_the_runtime_gives_the_same_bytes(entry: JsonObject, seed: int) -> None:
-    there = [canonical(item) for item in prompt_items(entry, "t")]
-    assert there == [canonical(item) for item in prompt_items(crossed(entry, seed), "t")]
+    there = [canonical(item) for item in prompt_items(entry, READER)]
+    assert there == [canonical(item) for item in prompt_items(crossed(entry, seed), READER)]
 
 
 @given(entries)
 def test_every_item_is_one_that_the_model_gate_takes_and_no_text_is_blank(entry: JsonObject) -> None:
-    for item in prompt_items(entry, "t"):
+    for item in prompt_items(entry, READER):
         ITEM.validate_python(item)
         assert item["content"]
         assert all(part["text"].strip() for part in item["content"] if part["type"] == "text")
@@ -82,7 +83,7 @@ def test_an_answer_keeps_what_its_provider_needs_back() -> None:
         {"type": "something-new", "text": "?"},
         evidence={"extras": {"producer": {"provider": "p", "model": "m"}}},
     )
-    assert prompt_items(entry, "t") == [
+    assert prompt_items(entry, READER) == [
         {
             "kind": "message",
             "role": "assistant",
@@ -99,13 +100,13 @@ def test_an_answer_keeps_what_its_provider_needs_back() -> None:
 def test_reasoning_for_its_turn_alone_is_left_out_later() -> None:
     entry = candidate({"type": "reasoning", "text": "hm", "providerMetadata": {"replay": "turn"}})
     assert depends_on_turn(entry)
-    assert len(prompt_items(entry, "t")) == 1
-    assert prompt_items(entry, "later") == []
+    assert len(prompt_items(entry, READER)) == 1
+    assert prompt_items(entry, Reader("later")) == []
     assert not depends_on_turn(candidate({"type": "reasoning", "text": "hm", "providerMetadata": {"signature": "s"}}))
 
 
 def test_arguments_that_are_no_object_are_shown_as_an_empty_one() -> None:
-    [item] = prompt_items(candidate({"type": "tool-call", "id": "c", "name": "bash", "args": "ls"}), "t")
+    [item] = prompt_items(candidate({"type": "tool-call", "id": "c", "name": "bash", "args": "ls"}), READER)
     assert item["content"][0]["args"] == {}
 
 
@@ -130,7 +131,7 @@ def test_a_result_is_shown_as_the_json_of_its_payload(result: JsonObject, status
         "stepId": "s",
         "results": [{"callId": "c", "toolName": "n", **result}],
     }
-    [item] = prompt_items(entry, "t")
+    [item] = prompt_items(entry, READER)
     assert item == {
         "kind": "tool-result",
         "toolCallId": "c",
@@ -143,7 +144,7 @@ def test_a_result_is_shown_as_the_json_of_its_payload(result: JsonObject, status
 def test_files_follow_the_text_of_their_result() -> None:
     file = {"mediaType": "image/png", "reference": {"artifactId": "af_1", "version": 1}}
     result = {"callId": "c", "toolName": "n", "kind": "completed", "output": "seen", "files": [file]}
-    [item] = prompt_items({"kind": "tool-results", "turnId": "t", "stepId": "s", "results": [result]}, "t")
+    [item] = prompt_items({"kind": "tool-results", "turnId": "t", "stepId": "s", "results": [result]}, READER)
     assert item["content"] == [{"type": "text", "text": '"seen"'}, {"type": "media", **file}]
 
 
@@ -153,25 +154,28 @@ def test_files_follow_the_text_of_their_result() -> None:
         ({"kind": "user-message", "text": "Hi"}, [{"type": "text", "text": "Hi"}]),
         ({"kind": "user-message", "text": " \n"}, [{"type": "text", "text": "(empty message)"}]),
         (
-            {"kind": "user-message", "content": [{"type": "text", "text": ""}, {"type": "media", "mediaType": "a/b"}]},
-            [{"type": "media", "mediaType": "a/b"}],
+            {
+                "kind": "user-message",
+                "content": [{"type": "text", "text": ""}, {"type": "media", "mediaType": "a/b", "reference": {}}],
+            },
+            [{"type": "media", "mediaType": "a/b", "reference": {}}],
         ),
         ({"kind": "user-message", "content": []}, [{"type": "text", "text": "(empty message)"}]),
     ],
 )
 def test_a_message_is_never_empty(event: JsonObject, content: list[JsonObject]) -> None:
-    assert prompt_items({"kind": "input", "turnId": "t", "event": event}, "t") == [
+    assert prompt_items({"kind": "input", "turnId": "t", "event": event}, READER) == [
         {"kind": "message", "role": "user", "content": content}
     ]
 
 
 def test_a_persons_answer_and_a_final_output_say_nothing_to_the_model() -> None:
     for kind in ("approve", "respond"):
-        assert prompt_items({"kind": "input", "turnId": "t", "event": {"kind": kind}}, "t") == []
-    assert prompt_items({"kind": "final", "turnId": "t", "stepId": "s", "output": "x"}, "t") == []
+        assert prompt_items({"kind": "input", "turnId": "t", "event": {"kind": kind}}, READER) == []
+    assert prompt_items({"kind": "final", "turnId": "t", "stepId": "s", "output": "x"}, READER) == []
 
 
 def test_a_summary_stands_for_what_it_replaced() -> None:
-    [item] = prompt_items({"kind": "compaction", "turnId": "t", "stepId": "s", "summary": "They met."}, "t")
+    [item] = prompt_items({"kind": "compaction", "turnId": "t", "stepId": "s", "summary": "They met."}, READER)
     assert item["role"] == "user"
     assert "<summary>\nThey met.\n</summary>" in item["content"][0]["text"]

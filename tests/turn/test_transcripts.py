@@ -7,6 +7,7 @@ import pytest
 from pod_host import limits
 from pod_host.contract.base import JsonObject
 from pod_host.contract.transcript import fold
+from pod_host.turn.projection import Reader
 from pod_host.turn.transcripts import EncodedEntry, SegmentTranscript, TranscriptCache
 from tests.turn.double import Runtime, calls, script, text
 from tests.turn.sandbox_double import Sandbox
@@ -22,7 +23,7 @@ def thought(turn_id: str) -> JsonObject:
 
 
 async def segment(*entries: JsonObject, turn_id: str = "t") -> SegmentTranscript:
-    return await SegmentTranscript.encode(entries, turn_id)
+    return await SegmentTranscript.encode(entries, Reader(turn_id))
 
 
 async def test_the_edits_of_a_segment_fold_to_what_it_holds() -> None:
@@ -40,13 +41,13 @@ async def test_a_segment_that_adds_nothing_edits_nothing() -> None:
 
 async def test_entries_are_encoded_once_whatever_the_length_of_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[str] = []
-    encode = EncodedEntry.of.__func__  # type: ignore[attr-defined]
+    encode = EncodedEntry.__init__
 
-    def count(cls: type[EncodedEntry], entry: JsonObject, turn_id: str) -> EncodedEntry:
+    def count(self: EncodedEntry, entry: JsonObject, reader: Reader) -> None:
         encoded.append(entry["kind"])
-        return encode(cls, entry, turn_id)  # type: ignore[no-any-return]
+        encode(self, entry, reader)
 
-    monkeypatch.setattr(EncodedEntry, "of", classmethod(count))
+    monkeypatch.setattr(EncodedEntry, "__init__", count)
     runtime = Runtime(script(*[calls(("bash", {"command": "ls"}))] * 5, text("One."), text("Two.")))
     cache = TranscriptCache()
     await runtime.turn(Sandbox(), transcripts=cache).run()
@@ -58,20 +59,20 @@ async def test_entries_are_encoded_once_whatever_the_length_of_the_session(monke
 async def test_a_cached_transcript_is_found_by_its_cursor_alone() -> None:
     cache = TranscriptCache()
     cache.put("s", 3, await segment(message("one")))
-    found = cache.get("s", 3, "t")
+    found = cache.get("s", 3, Reader("t"))
     assert found is not None
     assert found.entries == [message("one")]
-    assert cache.get("s", 4, "t") is None
-    assert cache.get("other", 3, "t") is None
+    assert cache.get("s", 4, Reader("t")) is None
+    assert cache.get("other", 3, Reader("t")) is None
 
 
 async def test_what_a_turn_adds_does_not_touch_the_cache() -> None:
     cache = TranscriptCache()
     cache.put("s", 3, await segment(message("one")))
-    first = cache.get("s", 3, "t")
+    first = cache.get("s", 3, Reader("t"))
     assert first is not None
     first.append(message("two"))
-    second = cache.get("s", 3, "t")
+    second = cache.get("s", 3, Reader("t"))
     assert second is not None
     assert second.entries == [message("one")]
 
@@ -79,7 +80,7 @@ async def test_what_a_turn_adds_does_not_touch_the_cache() -> None:
 async def test_what_is_for_its_turn_alone_is_projected_anew_for_the_next() -> None:
     cache = TranscriptCache()
     cache.put("s", 1, await segment(thought("t")))
-    same, later = cache.get("s", 1, "t"), cache.get("s", 1, "later")
+    same, later = cache.get("s", 1, Reader("t")), cache.get("s", 1, Reader("later"))
     assert same is not None
     assert later is not None
     assert len(same.prompt_pieces()) == 1
@@ -92,9 +93,9 @@ async def test_the_cache_is_bounded_and_the_least_recently_used_goes_first() -> 
     cache = TranscriptCache(3 * size)
     for session in ("a", "b", "c"):
         cache.put(session, 1, one)
-    cache.get("a", 1, "t")
+    cache.get("a", 1, Reader("t"))
     cache.put("d", 1, one)
-    assert [session for session in "abcd" if cache.get(session, 1, "t")] == ["a", "c", "d"]
+    assert [session for session in "abcd" if cache.get(session, 1, Reader("t"))] == ["a", "c", "d"]
     assert cache.size == 3 * size
     cache.put("a", 2, one)
     cache.drop("c")
@@ -105,7 +106,7 @@ async def test_the_cache_is_bounded_and_the_least_recently_used_goes_first() -> 
 async def test_a_transcript_larger_than_the_cache_is_not_kept() -> None:
     cache = TranscriptCache(100)
     cache.put("a", 1, await segment(message("x" * 1000)))
-    assert cache.get("a", 1, "t") is None
+    assert cache.get("a", 1, Reader("t")) is None
     assert cache.size == 0
 
 
