@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -33,6 +34,12 @@ def memory_index(value: Json) -> str:
     if isinstance(value, list):
         return "\n".join(str(line) for line in value)
     return value if isinstance(value, str) else ""
+
+
+# --- schedule_wake: how long ``in`` is (section 4) -----------------------------------------------------------------------
+
+WAKE_DELAY = re.compile(r"\d{1,9}(?:\.\d{1,6})?\s*[smhd]")
+"""A number and a unit, such as ``90s`` or ``1.5h``: the form that we tell the model of, and send."""
 
 
 # --- http-calls: how the body names the tool (section 5) ----------------------------------------------------------------

@@ -51,9 +51,18 @@ class Identities:
         )
 
     def tool(
-        self, step: int, index: int, *, call_id: str, tool_name: str, target: Target, arguments: JsonObject
+        self,
+        step: int,
+        index: int,
+        *,
+        call_id: str,
+        tool_name: str,
+        target: Target,
+        arguments: JsonObject,
+        skill: str | None = None,
     ) -> ToolIntent:
-        """Call ``index`` of a step's answer. The model's own call id may come twice, so it is not the identity."""
+        """Call ``index`` of a step's answer. The model's own call id may come twice, so it is not the identity.
+        ``skill``: the one that the call uses."""
         return ToolIntent(
             effect_id=effect_id(self.turn_id, self.segment, "tool", f"step-{step}/{index}"),
             session_id=self.session_id,
@@ -67,6 +76,7 @@ class Identities:
             context=ToolContext(
                 call_id=call_id, invocation_id=self._invocation(f"step-{step}.{index}"), step_id=self.step_id(step)
             ),
+            **({"skill": skill} if skill else {}),
         )
 
     def _invocation(self, identity: str) -> str:

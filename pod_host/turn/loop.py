@@ -10,8 +10,10 @@ import asyncio
 from dataclasses import dataclass
 
 from pod_host import limits
+from pod_host.contract.base import Json
 from pod_host.contract.canonical import canonical
 from pod_host.contract.transcript import CandidateEntry, Entry, FinalEntry, ToolResultsEntry
+from pod_host.turn.answers import Answers, Fits
 from pod_host.turn.identity import Identities
 from pod_host.turn.model_calls import ModelCalls
 from pod_host.turn.prompt import instructions_item
@@ -24,7 +26,7 @@ from pod_host.turn.transcripts import SegmentTranscript
 class Answered:
     """The turn is done; ``output`` is its result. ``steps``: of the turn, over all its segments."""
 
-    output: str
+    output: Json
     steps: int
 
 
@@ -37,12 +39,14 @@ class Yields:
 
 @dataclass(frozen=True, slots=True)
 class AgentLoop:
-    """``system``: the system text. ``steps``: how many the turn had when the segment began."""
+    """``answers``: what the last answer must be. ``system``: the system text. ``steps``: how many the turn had when the
+    segment began."""
 
     ids: Identities
     models: ModelCalls
     tools: ToolCalls
     transcript: SegmentTranscript
+    answers: Answers
     stop: Stop
     system: str
     steps: int
@@ -60,11 +64,15 @@ class AgentLoop:
             place = {"turn_id": self.ids.turn_id, "step_id": self.ids.step_id(step)}
             candidate = await self.models.answer(step, head + self.transcript.prompt_pieces())
             self.transcript.append(CandidateEntry(kind="candidate", candidate=candidate.wire, **place).wire())
-            if not candidate.calls:
-                self.transcript.append(FinalEntry(kind="final", output=candidate.text, **place).wire())
-                return Answered(candidate.text, step)
-            results = await self.tools.run_step(step, candidate.calls)
-            self.transcript.append(ToolResultsEntry(kind="tool-results", results=results, **place).wire())
+            if candidate.calls:
+                results = await self.tools.run_step(step, candidate.calls)
+                self.transcript.append(ToolResultsEntry(kind="tool-results", results=results, **place).wire())
+            else:
+                answer = self.answers.read(candidate.text)
+                if isinstance(answer, Fits):
+                    self.transcript.append(FinalEntry(kind="final", output=answer.output, **place).wire())
+                    return Answered(answer.output, step)
+                self.transcript.append(self.answers.correction(answer))
             if self._is_long(step, asyncio.get_running_loop().time() - began):
                 return Yields(step)
 

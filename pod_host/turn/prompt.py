@@ -3,22 +3,23 @@ and the same turn gives the same text, byte for byte: it is part of every model 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.open_points import SECRET_PLACEHOLDER
 from pod_host.contract.turn_start import SessionSandbox, TurnStart
 
 
-def system_text(start: TurnStart, *, workspace: str | None, notes: Sequence[str]) -> str:
+def system_text(start: TurnStart, *, workspace: str | None, notes: Sequence[str], sections: Iterable[str] = ()) -> str:
     """Blocks with a blank line between; empty when there is nothing to say.
 
-    ``workspace``: where commands start, None when no sandbox tools are offered. ``notes``: the host's, after all else.
+    ``workspace``: where commands start, None when no sandbox tools are offered. ``sections``: of the turn's other tools
+    and of its output, in order. ``notes``: the host's, after all else.
     """
     blocks = instructions(start.manifest)
     if workspace is not None:
         blocks.append(_sandbox(workspace, start.routing.sandbox or SessionSandbox()))
-    blocks.extend(notes)
+    blocks.extend([*sections, *notes])
     return "\n\n".join(block.strip() for block in blocks if block.strip())
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from pod_host import limits
 from pod_host.contract.base import JsonObject
 from pod_host.contract.canonical import canonical, sha256_hex
-from pod_host.contract.effects import ToolIntent
+from pod_host.contract.effects import RuntimeTarget, ToolIntent
 from pod_host.errors import InputIssue
 from pod_host.turn.candidates import Call
 from pod_host.turn.endings import Stopped, Waits
@@ -44,6 +45,7 @@ class ToolCalls:
         Calls are started in their order and run beside one another. Raises Waits when some are held, Stopped, or what
         failed the turn: each only after all calls have settled.
         """
+        calls = [self.tools.meant(call) for call in calls]
         share = share_bytes(self.record_entry_bytes, min(len(calls), limits.STEP_CALLS))
         line = _Line()
         tasks = [
@@ -73,8 +75,16 @@ class ToolCalls:
             if tool is None or refusal is not None:
                 return tool_result(call.id, call.name, fit(refusal, share))
             intent = self.ids.tool(
-                step, call.index, call_id=call.id, tool_name=call.name, target=tool.target, arguments=call.args
+                step,
+                call.index,
+                call_id=call.id,
+                tool_name=call.name,
+                target=tool.target,
+                arguments=call.args,
+                skill=tool.skill_of(call.args),
             )
+            if isinstance(tool.target, RuntimeTarget):
+                await place.turn()  # core runs it as it takes the intent, so its turn comes before that
             settled = await self.journal.settle(
                 intent, _hash(intent), partial(self._run, tool, call, place, share), smaller
             )
@@ -108,6 +118,9 @@ class ToolCalls:
 
     async def _run(self, tool: Tool, call: Call, place: _Place, share: int, execution: Execution) -> Fate:
         await place.turn()
+        if tool.ready is not None:
+            with suppress(Stopped):  # the answer to that is below
+                await tool.ready()
         if self.stop.reason is not None:
             return Known(failure("tool.interrupted", "The call was not started: the turn was being stopped."))
         # A call is handed over before its first wait, so the next one starts once this task has come to that.

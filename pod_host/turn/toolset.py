@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pod_host.contract.base import JsonObject
@@ -12,6 +12,7 @@ from pod_host.contract.canonical import canonical, canonical_array
 from pod_host.contract.effects import Target
 from pod_host.contract.model_call import ToolDefinition
 from pod_host.errors import InputIssue
+from pod_host.turn.candidates import Call
 from pod_host.turn.journal import Execution, Fate
 from pod_host.turn.log import tell
 
@@ -20,7 +21,10 @@ from pod_host.turn.log import tell
 class Tool:
     """``target``: what runs it, by identity. ``parallel``: whether its calls may run beside others of their step; if
     not, a call waits for those before it, and those after it wait. ``check``: what in the arguments does not fit.
-    ``run``: called once core said ``execute``; a problem is a failed value, only an unknown fate is `Unknown`."""
+    ``run``: called once core said ``execute``; a problem is a failed value, only an unknown fate is `Unknown`.
+
+    ``also_named``: other names that a model calls it by, and the arguments that each stands for. ``skill_of``: the skill
+    that a call with these arguments uses, for its intent. ``ready``: awaited before ``run``, in the calls' order."""
 
     name: str
     description: str
@@ -29,6 +33,9 @@ class Tool:
     parallel: bool
     check: Callable[[JsonObject], Sequence[InputIssue]]
     run: Callable[[JsonObject, Execution], Awaitable[Fate]]
+    also_named: Mapping[str, JsonObject] = field(default_factory=dict)
+    skill_of: Callable[[JsonObject], str | None] = lambda arguments: None
+    ready: Callable[[], Awaitable[None]] | None = None
 
 
 class ToolProvider(Protocol):
@@ -42,15 +49,25 @@ class Toolset:
 
     def __init__(self, providers: Iterable[ToolProvider]) -> None:
         self._tools: dict[str, Tool] = {}
+        self._also: dict[str, Tool] = {}
         for provider in providers:
             for tool in provider.tools():
                 if tool.name in self._tools:
                     tell(logging.WARNING, "tool.left_out", tool=tool.name, why="another tool has its name")
                 else:
                     self._tools[tool.name] = tool
+                    self._also.update(dict.fromkeys(tool.also_named, tool))
 
     def get(self, name: str) -> Tool | None:
-        return self._tools.get(name)
+        """The tool of this name, else the one that is also called so."""
+        return self._tools.get(name) or self._also.get(name)
+
+    def meant(self, call: Call) -> Call:
+        """``call`` with the arguments that its name itself stands for, if it does."""
+        tool = None if call.name in self._tools else self._also.get(call.name)
+        if tool is None or not isinstance(call.args, dict):
+            return call
+        return replace(call, args={**call.args, **tool.also_named[call.name]})
 
     @property
     def names(self) -> list[str]:

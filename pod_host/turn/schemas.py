@@ -1,0 +1,67 @@
+"""JSON Schema, Draft 2020-12, as a turn uses it. Nothing is ever fetched, and the same value has the same faults in the same
+words, whatever order its members came in: the words reach the model, so they are part of later calls' hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema.exceptions import SchemaError
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from pod_host.contract.base import Json
+from pod_host.contract.canonical import canonical
+from pod_host.contract.encoding import decode
+from pod_host.errors import ContractViolation, InputIssue, PodHostError
+from pod_host.turn.text import readable
+
+_ISSUES: Final = 20  # looked for in one value
+_MESSAGE_CHARACTERS: Final = 300
+_PATTERNS: Final = FormatChecker(formats=["regex"])
+
+
+class SchemaFault(PodHostError):
+    """The schema itself is none, or refers to what it does not hold."""
+
+    code = "schema"
+
+
+class Schema:
+    """One schema, checked when it is made. Raises SchemaFault, whose text names the place at fault."""
+
+    def __init__(self, schema: Json) -> None:
+        try:
+            ordered = decode(canonical(schema))
+            Draft202012Validator.check_schema(ordered, format_checker=_PATTERNS)
+        except SchemaError as fault:
+            raise SchemaFault(f"{pointer(list(fault.path))}: {_shown(fault.message)}") from None
+        except (ContractViolation, RecursionError):
+            raise SchemaFault("nested too deeply") from None
+        # An empty registry retrieves nothing: only what the schema itself holds can be referred to.
+        self._validator: Any = Draft202012Validator(ordered, registry=Registry())
+
+    def issues(self, value: Json) -> list[InputIssue]:
+        """What in ``value`` does not fit, the first few of it. Raises SchemaFault for a ``$ref`` that leads nowhere."""
+        try:
+            faults = list(islice(self._validator.iter_errors(decode(canonical(value))), _ISSUES))
+        except Unresolvable as fault:
+            raise SchemaFault(f"$ref {fault.ref!r} is not in the schema, and nothing is fetched") from None
+        except (ContractViolation, RecursionError):
+            return [InputIssue(path=[], code="depth", message="nested too deeply")]
+        return [
+            InputIssue(path=list(fault.absolute_path), code=str(fault.validator), message=_shown(fault.message))
+            for fault in faults
+        ]
+
+
+def pointer(path: Sequence[str | int]) -> str:
+    """A place in a value, for people and models: ``/items/0/name``; ``/`` is the whole."""
+    return "/" + "/".join(str(part) for part in path)
+
+
+def _shown(message: str) -> str:
+    message = readable(message)
+    return message if len(message) <= _MESSAGE_CHARACTERS else message[:_MESSAGE_CHARACTERS] + "…"
