@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -29,16 +30,15 @@ Handler: TypeAlias = Callable[["Connection", str, Any], Awaitable[Any]]
 
 
 class Connection:
-    """``harness_id`` and ``features`` are what ``hello`` said; the id is empty before it."""
+    """``harness_id`` and ``features`` are what ``hello`` said; the id is empty before it. ``acting_for``: by workspace
+    request in flight, the session that it is for; None: the whole pod."""
 
     def __init__(self, socket: web.WebSocketResponse, request: web.BaseRequest, host: Host, times: Times) -> None:
         self.host = host
         self.harness_id = ""
         self.features: JsonObject = {}
         self.runs: dict[str, Run] = {}
-        self.acting_for: dict[
-            int, str | None
-        ] = {}  # workspace requests in flight: the session each acts for, None: all
+        self.acting_for: dict[int, str | None] = {}
         self._socket = socket
         self._transport = request.transport
         self._times = times
@@ -187,10 +187,11 @@ class Connection:
                 self.terminate(f"nothing heard for {self._times.silence:g} s")
                 return
             await asyncio.sleep(min(self._times.ping, self._times.silence - silent))
-            try:
-                await self._socket.ping()
-            except (ConnectionError, RuntimeError):
-                return
+            self._spawn(self._ping())  # not awaited: it waits for a peer that does not read
+
+    async def _ping(self) -> None:
+        with contextlib.suppress(ConnectionError, RuntimeError):  # the socket closes; `serve` sees it
+            await self._socket.ping()
 
     def _close_reason(self, reason: str) -> None:
         self._closed = self._closed or reason

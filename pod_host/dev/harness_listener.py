@@ -66,7 +66,8 @@ class HarnessListener:
         await self._leases.stop()
         try:
             async with asyncio.timeout(self._config.times.stop):
-                await asyncio.gather(*(connection.close(*STOPPING) for connection in self._connections))
+                closes = [connection.close(*STOPPING) for connection in self._connections]
+                await asyncio.gather(*closes, *self._closes, return_exceptions=True)
         except TimeoutError:
             log.info("a connection did not close in time")
         for connection in list(self._connections):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -147,8 +148,8 @@ class Runtime:
         self._life.callback(record.close)
         self._life.push_async_callback(self._egress.stop)
         self._life.push_async_callback(self._gates.stop)
-        for watch in (leases.watch(), wakes.watch()):
-            task = asyncio.create_task(watch)
+        for watch in (leases.watch, wakes.watch):
+            task = asyncio.create_task(_keep(watch))
             self._life.push_async_callback(_end, task)
         self._life.push_async_callback(self._harness.stop)
         for part in (self._gates, self._egress, self._north, self._harness):
@@ -197,6 +198,16 @@ def cancel_turn(sessions: Sessions, leases: Leases, db: Database, session_id: st
             leases.cancel(turn["id"], "cancel")
         elif not leases.cancel(turn["id"], "deadline", PAST_DEADLINE["message"]):
             sessions.end_turn(turn["id"], "failed", error=PAST_DEADLINE)
+
+
+async def _keep(watch: Callable[[], Awaitable[None]]) -> None:
+    """A watch that fails (a full disk, say) is begun again: without it no lease would lapse and no wake would come."""
+    while True:
+        try:
+            await watch()
+        except Exception:  # whatever it was, it is told and tried again
+            log.exception("a watch failed; it begins again")
+            await asyncio.sleep(1.0)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

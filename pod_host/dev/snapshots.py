@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from pod_host.contract.base import JsonObject, Sent, Text1
+from pod_host.contract.base import Json, JsonObject, Sent, Text1
 from pod_host.dev.definitions import Definition
 from pod_host.dev.record import Record
 from pod_host.dev.targets import tool_setting
@@ -50,7 +50,7 @@ _NAMED: Final = "session.mcp"
 def read_snapshot(snapshot: JsonObject, definition: Definition, record: Record) -> JsonObject:
     """The snapshot as it is kept. Raises RuntimeRefusal for what v5 forbids."""
     try:
-        read = Snapshot.read(snapshot, f"{_NAMED} request: snapshot")
+        read = Snapshot.read(_known_members(snapshot, record), f"{_NAMED} request: snapshot")
     except ContractViolation as fault:
         raise RuntimeRefusal("invalid", str(fault)) from None
     declared = definition.servers()
@@ -61,6 +61,28 @@ def read_snapshot(snapshot: JsonObject, definition: Definition, record: Record) 
             if tool.input_schema.get("type") != "object":
                 record.warn(f"{_NAMED}: {server.name} / {tool.name}: its inputSchema is no object schema")
     return {"servers": [server.wire() for server in read.servers]}
+
+
+def _known_members(snapshot: JsonObject, record: Record) -> JsonObject:
+    """The snapshot without what is no member of its servers and tools: v5 names those only in part, so others are left
+    out with a warning."""
+
+    def of(value: Json, kind: type[Sent], where: str) -> Json:
+        if not isinstance(value, dict):
+            return value
+        known = {field.alias for field in kind.model_fields.values()}
+        for name in value.keys() - known:
+            record.warn(f"{_NAMED}: snapshot: {name} is no member of a {where} that v5's text suggests; left out")
+        return {name: member for name, member in value.items() if name in known}
+
+    servers = snapshot.get("servers")
+    if not isinstance(servers, list):
+        return snapshot
+    kept = [of(server, SnapshotServer, "server") for server in servers]
+    for server in kept:
+        if isinstance(server, dict) and isinstance(server.get("tools"), list):
+            server["tools"] = [of(tool, SnapshotTool, "tool") for tool in server["tools"]]
+    return {**snapshot, "servers": kept}
 
 
 def read_diagnostics(diagnostics: list[JsonObject], record: Record) -> None:

@@ -135,12 +135,16 @@ async def test_a_form_of_features_that_nobody_proposed_is_warned_of(world: World
 
 async def test_a_silent_host_is_dropped_without_a_handshake(build: Build) -> None:
     world = await build(times=Times(ping=0.1, silence=0.4))
+    session = await world.north.session()
     await world.pod.join()
     async with world.pod.socket(pings=False) as socket:
         await say_hello(socket)
-        socket.transport.pause_reading()  # so its library cannot answer pings
+        socket.transport.pause_reading()  # so its library cannot answer pings, and what is sent to it piles up
+        call = {"tool": "bash", "input": {"command": "x" * 16 * 1024 * 1024}}
+        asking = asyncio.create_task(world.north.http.post(f"/v1/sessions/{session}/sandbox/exec", json=call))
         event = await world.north.until("host.disconnected")
         assert event["reason"] == "nothing heard for 0.4 s"
+        assert (await asking).status_code == 503
         socket.transport.abort()
 
 

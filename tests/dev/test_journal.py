@@ -10,7 +10,7 @@ from pod_host.contract.turn_start import HarnessLimits
 from pod_host.dev.agent import Agent
 from pod_host.dev.config import Times, ToolRule
 from tests.dev.conftest import Build, World
-from tests.dev.harness import Channel, Refused, Run
+from tests.dev.harness import Channel, JsonObject, Refused, Run
 from tests.dev.test_leases import begun, code_of
 
 SANDBOX = {"kind": "sandbox"}
@@ -29,7 +29,7 @@ AGENT = Agent(
         },
     ),
 )
-SNAPSHOT = {
+SNAPSHOT: JsonObject = {
     "snapshotSchemaVersion": 2,
     "servers": [
         {"name": "docs", "tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("search", "drop")]}
@@ -319,6 +319,16 @@ async def test_the_first_snapshot_of_a_session_wins_and_carries_the_manifests_se
         wrongs: list[dict[str, Any]] = [{"servers": []}, {**other, "snapshotSchemaVersion": 1}, {**other, "x": 1}]
         for wrong in wrongs:
             assert await code_of(run.ask("session.mcp", snapshot=wrong, diagnostics=[])) == "invalid"
+        more = {
+            **SNAPSHOT["servers"][0],
+            "title": "Docs",
+            "tools": [{**SNAPSHOT["servers"][0]["tools"][0], "title": "S"}],
+        }
+        assert await run.ask("session.mcp", snapshot={**other, "servers": [more]}, diagnostics=[{"x": 1}]) == first
+        texts = " ".join(warning["text"] for warning in (await world.north.get("/v1/warnings"))["warnings"])
+        assert "title is no member of a server" in texts
+        assert "title is no member of a tool" in texts
+        assert "diagnostics" in texts
         undeclared = {"snapshotSchemaVersion": 2, "servers": [{"name": "no", "tools": []}]}
         assert await code_of(run.ask("session.mcp", snapshot=undeclared, diagnostics=[])) == "invalid"
         assert (await cut_off(channel, run)).start["mcp"] == first["mcp"]
