@@ -40,7 +40,7 @@ def place() -> Iterator[Path]:
 
 def environment(place: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC", "OPENAI"))}
-    return {**kept, "XDG_STATE_HOME": str(place / "state"), "TERM": "xterm"}
+    return {**kept, "XDG_STATE_HOME": str(place / "state"), "TMPDIR": str(place), "TERM": "xterm"}
 
 
 def dev(place: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
