@@ -22,8 +22,11 @@ class CallBytes:
     call: memoryview
 
     @classmethod
-    def of(cls, intent: ModelIntent, session_id: str, prompt: Sequence[bytes], tools: bytes) -> CallBytes:
-        """``prompt``: canonical items in order, a piece may hold several; ``tools``: a canonical array."""
+    def of(
+        cls, intent: ModelIntent, session_id: str, prompt: Sequence[bytes], tools: bytes, model: bytes | None = None
+    ) -> CallBytes:
+        """``prompt``: canonical items in order, a piece may hold several; ``tools``: a canonical array; ``model``: a
+        canonical ModelChoice."""
         body_head, body_tail = _around(
             {
                 "call": _HOLE,
@@ -31,7 +34,10 @@ class CallBytes:
                 "invocationId": canonical(intent.context.invocation_id),
             }
         )
-        call_head, call_tail = _around({"executionId": canonical(session_id), "prompt": _HOLE, "tools": tools})
+        chosen = {} if model is None else {"model": model}
+        call_head, call_tail = _around(
+            {"executionId": canonical(session_id), "prompt": _HOLE, "tools": tools, **chosen}
+        )
         pieces = list(prompt) or [b""]
         pieces[0] = body_head + call_head + b"[" + pieces[0]
         pieces[-1] = pieces[-1] + b"]" + call_tail + body_tail

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pod_host.contract.base import Json, JsonObject
+from pod_host.contract.model_call import ModelFailure
 from pod_host.turn.projection import json_text
 from pod_host.turn.text import readable
 
@@ -56,6 +57,25 @@ def read_candidate(value: Json) -> Candidate | None:
         output.append(named)
     wire = {name: value[name] for name in _MEMBERS if value.get(name) is not None}
     return Candidate({**wire, "output": output}, tuple(calls))
+
+
+def unusable(candidate: Candidate, *, may_be_silent: bool) -> ModelFailure | None:
+    """Why an answer cannot stand, as the failure it amounts to; None for one that can. ``may_be_silent``: after its tools'
+    results a model may be done without another word."""
+    finish = candidate.wire.get("finishReason")
+    if finish == "content-filter":
+        return _failure("content_policy", "The provider's content filter stopped the model's answer.", again=False)
+    if candidate.calls or candidate.text.strip():
+        return None
+    if finish == "length":
+        return _failure("invalid_output", "The model's answer reached its length limit before a word.", again=False)
+    if finish == "other":
+        return _failure("invalid_output", "The model's answer ended early, before a word.", again=True)
+    return None if may_be_silent else _failure("invalid_output", "The model's answer is empty.", again=True)
+
+
+def _failure(code: str, message: str, *, again: bool) -> ModelFailure:
+    return ModelFailure(kind="failed", code=code, message=message, retryable=again)
 
 
 def _named(value: Json, otherwise: str) -> str:

@@ -39,7 +39,14 @@ class Identities:
 
     def model(self, step: int, attempt: int) -> ModelIntent:
         """The model call of a step. A call asked again after a failure is an effect of its own."""
-        identity = f"step-{step}" if attempt == 1 else f"step-{step}~{attempt}"
+        return self._model_intent(_attempt(f"step-{step}", attempt))
+
+    def summary(self, step: int, trigger: str, number: int, attempt: int) -> ModelIntent:
+        """Call ``number`` (from 1) of those that write a summary before the call of ``step``."""
+        identity = f"step-{step}/summary-{trigger}-{number}"
+        return self._model_intent(_attempt(identity, attempt)).model_copy(update={"purpose": "summary"})
+
+    def _model_intent(self, identity: str) -> ModelIntent:
         return ModelIntent(
             effect_id=effect_id(self.turn_id, self.segment, "model", identity),
             session_id=self.session_id,
@@ -81,6 +88,10 @@ class Identities:
 
     def _invocation(self, identity: str) -> str:
         return f"{self.turn_id}.{self.segment}.{identity}"
+
+
+def _attempt(identity: str, attempt: int) -> str:
+    return identity if attempt == 1 else f"{identity}~{attempt}"
 
 
 def _agent_of(start: TurnStart) -> str:

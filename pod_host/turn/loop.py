@@ -1,7 +1,7 @@
 """The agent loop: ask the model, run the tools it calls, again, until it answers.
 
-A decider like any other could be: it holds nothing but the parts that every decider needs (model calls, tool calls, the
-transcript), and they know nothing of it.
+A decider like any other could be: it holds nothing but the parts that every decider needs (the conversation, tool calls,
+the transcript), and they know nothing of it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 from pod_host import limits
 from pod_host.contract.base import Json
-from pod_host.contract.canonical import canonical
 from pod_host.contract.transcript import CandidateEntry, Entry, FinalEntry, ToolResultsEntry
 from pod_host.turn.answers import Answers, Fits
+from pod_host.turn.conversation import Conversation
 from pod_host.turn.identity import Identities
-from pod_host.turn.model_calls import ModelCalls
-from pod_host.turn.prompt import instructions_item
 from pod_host.turn.stop import Stop
 from pod_host.turn.tool_calls import ToolCalls
 from pod_host.turn.transcripts import SegmentTranscript
@@ -39,22 +37,19 @@ class Yields:
 
 @dataclass(frozen=True, slots=True)
 class AgentLoop:
-    """``answers``: what the last answer must be. ``system``: the system text. ``steps``: how many the turn had when the
-    segment began."""
+    """``answers``: what the last answer must be. ``steps``: how many the turn had when the segment began."""
 
     ids: Identities
-    models: ModelCalls
+    conversation: Conversation
     tools: ToolCalls
     transcript: SegmentTranscript
     answers: Answers
     stop: Stop
-    system: str
     steps: int
 
     async def run(self, inputs: list[Entry]) -> Answered | Yields:
         """The segment. Raises what model and tool calls raise: Stopped, Waits, TurnFailure."""
         began = asyncio.get_running_loop().time()
-        head = [canonical(instructions_item(self.system))] if self.system else []
         for entry in inputs:
             self.transcript.append(entry)
         step = self.steps
@@ -62,7 +57,7 @@ class AgentLoop:
             self.stop.check()
             step += 1
             place = {"turn_id": self.ids.turn_id, "step_id": self.ids.step_id(step)}
-            candidate = await self.models.answer(step, head + self.transcript.prompt_pieces())
+            candidate = await self.conversation.answer(step)
             self.transcript.append(CandidateEntry(kind="candidate", candidate=candidate.wire, **place).wire())
             if candidate.calls:
                 results = await self.tools.run_step(step, candidate.calls)

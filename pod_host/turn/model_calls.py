@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
 from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
+from pod_host.contract.canonical import canonical
 from pod_host.contract.effects import ModelIntent
-from pod_host.contract.model_call import MODEL_CALLS_PATH, ModelFailure
+from pod_host.contract.encoding import encode
+from pod_host.contract.model_call import MODEL_CALLS_PATH, ModelChoice, ModelControls, ModelFailure
 from pod_host.contract.turn_start import TurnStart
 from pod_host.errors import ContractViolation, GateRefusal, GateUnavailable
 from pod_host.turn.call_bytes import CallBytes
-from pod_host.turn.candidates import Candidate, read_candidate
+from pod_host.turn.candidates import Candidate, read_candidate, unusable
 from pod_host.turn.endings import Stopped, TurnFailure, TurnThrown, Waits
 from pod_host.turn.identity import Identities
 from pod_host.turn.journal import Execution, Fate, Held, Journal, Known, Settled
@@ -24,6 +27,23 @@ from pod_host.turn.stop import Stop
 
 _GATE_CODES = {400: "invalid_request", 401: "auth", 409: "invalid_request"}
 _CANCELS = frozenset({"cancel", "deadline", "failure"})  # else the gate call runs on, for the next owner to join
+
+
+class ModelFailed(TurnFailure):
+    """A model call failed for good. ``attempt``: the last one, under which another form of it must not be asked."""
+
+    def __init__(self, failure: ModelFailure, attempt: int) -> None:
+        super().__init__(f"model.{failure.code}", failure.message or f"The model call failed: {failure.code}")
+        self.failure = failure
+        self.attempt = attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """``effect_id``: of the call that gave the answer."""
+
+    candidate: Candidate
+    effect_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,33 +58,54 @@ class ModelCalls:
     run: RunPort
     stop: Stop
 
-    async def answer(self, step: int, prompt: list[bytes]) -> Candidate:
-        """The model's answer to ``prompt`` (canonical pieces, in order), for step ``step``.
+    async def answer(self, step: int, prompt: list[bytes], *, attempt: int, may_be_silent: bool) -> Asked:
+        """The model's answer to ``prompt`` (canonical pieces, in order), for step ``step``, from its ``attempt`` on.
 
-        Raises TurnFailure ``model.<code>`` when it cannot be had, Waits when the call's fate is not known.
+        Raises ModelFailed when it cannot be had, Waits when the call's fate is not known.
         """
-        attempt = 1
+        settle = partial(self._settle, partial(self.ids.model, step), prompt, self.tools, None)
+        return await self._ask(settle, attempt, may_be_silent=may_be_silent)
+
+    async def summary(self, step: int, trigger: str, number: int, prompt: list[bytes], most_tokens: int) -> Asked:
+        """A call that writes a summary, in at most ``most_tokens``. Raises as `answer` does."""
+        choice = canonical(ModelChoice(controls=ModelControls(max_output_tokens=most_tokens)).wire())
+        intents = partial(self.ids.summary, step, trigger, number)
+        asked = await self._ask(partial(self._settle, intents, prompt, b"[]", choice), 1, may_be_silent=False)
+        if not asked.candidate.text.strip():  # calls alone: there are no tools to call
+            raise ModelFailed(_failure_of("invalid_output", "The summary is empty"), 1)
+        return asked
+
+    async def _ask(
+        self, settle: Callable[[int], Awaitable[tuple[str, Settled]]], attempt: int, *, may_be_silent: bool
+    ) -> Asked:
+        first = attempt
         while True:
-            settled = await self._settle(self.ids.model(step, attempt), prompt)
-            failure = _failure(settled.value)
-            if failure is None:
-                candidate = read_candidate(settled.value)
-                if candidate is None:
-                    raise TurnFailure("model.invalid_output", "The Model Gate's answer is no candidate")
-                return candidate
-            if not failure.retryable or attempt == limits.MODEL_ATTEMPTS:
-                raise TurnFailure(f"model.{failure.code}", failure.message)
+            effect_id, settled = await settle(attempt)
+            answer = _read(settled.value, may_be_silent=may_be_silent)
+            if isinstance(answer, Candidate):
+                return Asked(answer, effect_id)
+            tries = attempt - first + 1
+            if not answer.retryable or tries == limits.MODEL_ATTEMPTS:
+                raise ModelFailed(answer, attempt)
             if not settled.replayed:
-                await self.stop.race(partial(asyncio.sleep, _wait_seconds(failure, attempt)))
+                await self.stop.race(partial(asyncio.sleep, _wait_seconds(answer, tries)))
             attempt += 1
 
-    async def _settle(self, intent: ModelIntent, prompt: list[bytes]) -> Settled:
-        call = CallBytes.of(intent, self.start.checkpoint.session_id, prompt, self.tools)
+    async def _settle(
+        self,
+        intents: Callable[[int], ModelIntent],
+        prompt: list[bytes],
+        tools: bytes,
+        model: bytes | None,
+        attempt: int,
+    ) -> tuple[str, Settled]:
+        intent = intents(attempt)
+        call = CallBytes.of(intent, self.start.checkpoint.session_id, prompt, tools, model)
         request_hash = await call.request_hash(intent)
         settled = await self.journal.settle(intent, request_hash, partial(self._send, call.body), _smaller)
         if isinstance(settled, Held):
             raise Waits("waiting" if settled.status == "pending" else "uncertain", [settled.effect_id])
-        return settled
+        return intent.effect_id, settled
 
     async def _send(self, body: bytes, execution: Execution) -> Fate:
         most = self.start.limits.model_call_bytes
@@ -87,7 +128,13 @@ class ModelCalls:
             return Known(_failed(code, f"The Model Gate refused the call: {refusal}", retryable=code == "transient"))
         if "outcome" not in answer:
             return Known(_failed("transient", "The Model Gate's answer holds no outcome", retryable=False))
-        return Known(answer["outcome"])
+        return Known(self._recordable(answer["outcome"]))
+
+    def _recordable(self, outcome: Json) -> Json:
+        """``outcome``, if its entry of the transcript can be recorded too."""
+        most = self.start.limits.record_entry_bytes
+        fits = len(encode(outcome)) <= max(most - limits.ENTRY_ENVELOPE_BYTES, most // 2)
+        return outcome if fits else _smaller(outcome) or outcome
 
     async def _post(self, body: bytes, execution: Execution) -> JsonObject:
         trace = self.start.trace
@@ -104,13 +151,21 @@ def _failed(code: str, message: str, *, retryable: bool) -> JsonObject:
     return {"kind": "failed", "code": code, "message": message, "retryable": retryable}
 
 
-def _failure(value: Json) -> ModelFailure | None:
-    if not isinstance(value, dict) or value.get("kind") != "failed":
-        return None
-    try:
-        return ModelFailure.read(value)
-    except ContractViolation as fault:
-        raise TurnThrown("invalid", str(fault)) from fault
+def _read(value: Json, *, may_be_silent: bool) -> Candidate | ModelFailure:
+    """A model effect's recorded value: an answer that can stand, or why there is none."""
+    if isinstance(value, dict) and value.get("kind") == "failed":
+        try:
+            return ModelFailure.read(value)
+        except ContractViolation as fault:
+            raise TurnThrown("invalid", str(fault)) from fault
+    candidate = read_candidate(value)
+    if candidate is None:
+        return _failure_of("invalid_output", "The Model Gate's answer is no candidate")
+    return unusable(candidate, may_be_silent=may_be_silent) or candidate
+
+
+def _failure_of(code: str, message: str) -> ModelFailure:
+    return ModelFailure(kind="failed", code=code, message=message)
 
 
 def _smaller(value: Json) -> Json | None:

@@ -62,7 +62,7 @@ def prompt_items(entry: Entry, reader: Reader, *, aged: bool = False) -> list[Js
             "Earlier parts of this conversation were summarized to fit the context window.\n"
             f"<summary>\n{entry.get('summary', '')}\n</summary>"
         )
-        return [_message("user", [_text(text)])]
+        return [user_text(text)]
     return []  # final, and what a later release may write: nothing for the model
 
 
@@ -96,6 +96,16 @@ def file_note(media_type: str, reference: Json, why: str) -> str:
 def json_text(value: Json) -> str:
     """``value`` as canonical JSON text."""
     return canonical(value).decode()
+
+
+def instructions_text(text: str) -> JsonObject:
+    """The item of a system text."""
+    return {"kind": "instructions", "role": "system", "content": [_text(text)]}
+
+
+def user_text(text: str) -> JsonObject:
+    """The item of a message that is one text."""
+    return _message("user", [_text(text)])
 
 
 def _input(event: JsonObject, reader: Reader) -> list[JsonObject]:

@@ -23,10 +23,6 @@ def system_text(start: TurnStart, *, workspace: str | None, notes: Sequence[str]
     return "\n\n".join(block.strip() for block in blocks if block.strip())
 
 
-def instructions_item(text: str) -> JsonObject:
-    return {"kind": "instructions", "role": "system", "content": [{"type": "text", "text": text}]}
-
-
 def instructions(manifest: JsonObject) -> list[str]:
     """The manifest's ``instructions``: a text, or several."""
     value = manifest.get("instructions")

@@ -27,7 +27,7 @@ class EncodedEntry:
     def __init__(self, entry: Entry, reader: Reader) -> None:
         items = prompt_items(entry, reader)
         texts = [canonical(item) for item in items]
-        files = sum(part["type"] == "media" for item in items for part in item["content"])
+        files: int = sum(part["type"] == "media" for item in items for part in item["content"])
         self.entry = entry
         self.items = b",".join(texts)
         self.reader = reader
@@ -123,6 +123,10 @@ class SegmentTranscript:
         ]
         self.fill = self._filled()
         return any(old.items != new.items for old, new in zip(shown, self._entries, strict=True))
+
+    def estimate(self, entry: Entry) -> int:
+        """The tokens of an entry that may come in."""
+        return EncodedEntry(entry, self._reader).tokens
 
     @property
     def entries(self) -> list[Entry]:

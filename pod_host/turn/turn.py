@@ -5,22 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
+from pod_host import limits
+from pod_host.contract.canonical import canonical
 from pod_host.contract.output import TurnOutput
 from pod_host.contract.transcript import TranscriptReadResult
 from pod_host.contract.turn_start import AgentSandbox, TurnStart
 from pod_host.contract.work import CancelReason, RunParams
 from pod_host.errors import PodHostError
 from pod_host.turn.answers import Answers
+from pod_host.turn.compaction import Compaction
+from pod_host.turn.conversation import Conversation
 from pod_host.turn.endings import Ending, Released, Stopped, TurnFailure, TurnThrown, Waits
 from pod_host.turn.identity import Identities
 from pod_host.turn.inputs import input_entries
 from pod_host.turn.journal import Journal
 from pod_host.turn.log import tell
 from pod_host.turn.loop import AgentLoop, Answered
-from pod_host.turn.memory import MemoryTools, memory_section, missing_pins
+from pod_host.turn.memory import MemoryTools, memory_section, missing_pins, pinned_entries
 from pod_host.turn.model_calls import ModelCalls
 from pod_host.turn.ports import GatePort, RunPort, SandboxPort
-from pod_host.turn.projection import Reader
+from pod_host.turn.projection import Reader, instructions_text
 from pod_host.turn.prompt import system_text
 from pod_host.turn.reporting import Reporter, Taken, released
 from pod_host.turn.requests import Requests
@@ -145,15 +149,7 @@ class Turn:
         answers = Answers(start.manifest, self._ids.turn_id, transcript.entries)
         return AgentLoop(
             ids=self._ids,
-            models=ModelCalls(
-                ids=self._ids,
-                start=start,
-                tools=tools.definitions(),
-                journal=journal,
-                gates=self._gates,
-                run=self._run,
-                stop=stop,
-            ),
+            conversation=self._conversation(transcript, journal, tools, answers, workspace),
             tools=ToolCalls(
                 ids=self._ids,
                 tools=tools,
@@ -164,9 +160,34 @@ class Turn:
             transcript=transcript,
             answers=answers,
             stop=stop,
-            system=system_text(start, workspace=workspace, sections=self._sections(answers), notes=self._notes),
             steps=steps_before(start.checkpoint.state, self._ids.turn_id, transcript.entries),
         )
+
+    def _conversation(
+        self, transcript: SegmentTranscript, journal: Journal, tools: Toolset, answers: Answers, workspace: str | None
+    ) -> Conversation:
+        start, offered = self._start, tools.definitions()
+        system = system_text(start, workspace=workspace, sections=self._sections(answers), notes=self._notes)
+        head = [canonical(instructions_text(system))] if system else []
+        models = ModelCalls(
+            ids=self._ids,
+            start=start,
+            tools=offered,
+            journal=journal,
+            gates=self._gates,
+            run=self._run,
+            stop=self._stop,
+        )
+        compaction = Compaction(
+            ids=self._ids,
+            models=models,
+            transcript=transcript,
+            pinned=pinned_entries(start),
+            beside_tokens=(sum(map(len, head)) + len(offered)) // limits.BYTES_PER_TOKEN,
+            model_call_bytes=start.limits.model_call_bytes,
+            record_entry_bytes=start.limits.record_entry_bytes,
+        )
+        return Conversation(head, transcript, models, compaction)
 
     def _workspace(self) -> str | None:
         """Where commands start; None when the session has no sandbox, or we were given none to run them in."""
