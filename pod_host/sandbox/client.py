@@ -19,7 +19,7 @@ from pod_host.sandbox.requests import Request, encode_request
 from pod_host.sandbox.tags import TagSpace
 
 _START_SECONDS: Final = 30.0  # from exec to the worker's hello, on a machine that has other things to do
-_STOP_SECONDS: Final = 5.0  # for a worker to kill what it started, before it is killed itself
+_STOP_SECONDS: Final = 3.0  # for a worker to kill what it started, before it is killed itself
 _BACKOFF_FIRST_SECONDS: Final = 0.1
 _BACKOFF_MOST_SECONDS: Final = 5.0
 _BACKOFF_RESET_SECONDS: Final = 10.0  # alive for so long: the next death is a new one

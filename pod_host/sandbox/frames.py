@@ -66,6 +66,8 @@ def decode(packed: bytes | bytearray | memoryview, body: memoryview) -> tuple[He
     try:
         header = json.loads(bytes(packed))
         for key, name, length in header.pop("lifted", ()):
+            if not 0 <= length <= len(body):
+                raise BrokenFrame("a string beyond the body")
             text = str(body[:length], "utf-8", "surrogatepass")
             body = body[length:]
             if name:

@@ -117,9 +117,14 @@ class WorkerProcess:
             except OSError:
                 ours.close()
                 raise
-        loop = asyncio.get_running_loop()
         connection = Connection(received, lost)
-        await loop.create_connection(lambda: connection, sock=ours)
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: connection, sock=ours)
+        except BaseException:  # a cancelled start leaves no process
+            ours.close()
+            process.kill()
+            process.wait()
+            raise
         connection.send(settings)
         return cls(process, connection)
 
