@@ -27,16 +27,16 @@ class BrokenFrame(Exception):
 def encode(header: Header, body: bytes = b"") -> list[bytes]:
     """The pieces to write, in order. ``header`` may hold strings of any length, at the top or in one dict below it."""
     lifted: list[bytes] = []
-    places: list[list[str | int]] = []
+    places: list[tuple[str, str | None, int]] = []  # member, member below it, bytes
     slim: Header = {}
     for key, value in header.items():
         if isinstance(value, str) and len(value) > _LONG:
-            places.append([key, "", _lift(value, lifted)])
+            places.append((key, None, _lift(value, lifted)))
         elif isinstance(value, dict):
             inner = {}
             for name, text in value.items():
                 if isinstance(text, str) and len(text) > _LONG:
-                    places.append([key, name, _lift(text, lifted)])
+                    places.append((key, name, _lift(text, lifted)))
                 else:
                     inner[name] = text
             slim[key] = inner
@@ -70,10 +70,10 @@ def decode(packed: bytes | bytearray | memoryview, body: memoryview) -> tuple[He
                 raise BrokenFrame("a string beyond the body")
             text = str(body[:length], "utf-8", "surrogatepass")
             body = body[length:]
-            if name:
-                header[key][name] = text
-            else:
+            if name is None:
                 header[key] = text
+            else:
+                header[key][name] = text
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BrokenFrame(str(error)) from error
     return header, body
