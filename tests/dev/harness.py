@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -286,16 +286,25 @@ class North:
 
     async def until(self, kind: str, session_id: str | None = None, *, after: int = 0) -> JsonObject:
         """The first event of this kind after ``after``, as soon as it is recorded."""
-        path = f"/v1/sessions/{session_id}/events" if session_id else "/v1/events"
-        async with (
-            asyncio.timeout(WAIT),
-            self.http.stream("GET", path, params={"after": after, "follow": 1}) as response,
-        ):
-            async for line in response.aiter_lines():
-                event: JsonObject = json.loads(line)
+        async with asyncio.timeout(WAIT), aclosing(self.follow(session_id, after)) as events:
+            async for event in events:
                 if event["type"] == kind:
                     return event
         raise AssertionError(f"the stream ended without {kind}")
+
+    async def hear(self, count: int, session_id: str, *, after: int) -> None:
+        """Wait for this many events after ``after``."""
+        async with asyncio.timeout(WAIT), aclosing(self.follow(session_id, after)) as events:
+            async for _ in events:
+                count -= 1
+                if count == 0:
+                    return
+
+    async def follow(self, session_id: str | None, after: int) -> AsyncGenerator[JsonObject, None]:
+        path = f"/v1/sessions/{session_id}/events" if session_id else "/v1/events"
+        async with self.http.stream("GET", path, params={"after": after, "follow": 1}) as response:
+            async for line in response.aiter_lines():
+                yield json.loads(line)
 
     async def close(self) -> None:
         await self.http.aclose()

@@ -23,8 +23,7 @@ VECTORS = {
     for vector in json.loads((Path(__file__).parents[1] / "vectors" / "rpc-vectors.json").read_text())["vectors"]
 }
 OUTWARD = {
-    # Frames that core never gets from a harness, or that test the other end's own requests and handlers.
-    "msg known",
+    # These test an end's own handlers and requests: below, and in test_north.
     "handler returns nothing",
     "handler throws with a known code",
     "handler answers outside the schema",
@@ -65,6 +64,20 @@ async def test_an_odd_frame_is_answered_or_ends_the_connection_as_core_does(worl
         # The connection lives, and nothing else was answered.
         await socket.send('{"t":"req","id":1001,"m":"nope","p":{}}')
         assert (await heard(socket))["id"] == 1001
+
+
+async def test_a_malformed_frame_ends_what_core_asked_the_host(world: World) -> None:
+    session = await world.north.session()
+    async with world.pod.connected() as channel:
+        call = {"tool": "bash", "input": {"command": "x"}}
+        asking = asyncio.create_task(world.north.http.post(f"/v1/sessions/{session}/sandbox/exec", json=call))
+        await channel.request()
+        await channel.send({"t": "bogus"})
+        code, reason = await channel.closed()
+        assert (code, reason.startswith("invalid frame: ")) == (1000, True)
+        refused = await asking
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
+        assert refused.json()["error"]["message"].startswith("The Harness API connection closed: invalid frame: ")
 
 
 async def test_a_known_run_is_needed_where_the_vectors_have_one(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dev.harness import WAIT, Channel, JsonObject, North, Pod, Run
+from tests.dev.harness import WAIT, Channel, JsonObject, North, Pod, Refused, Run
 
 SANDBOX = {"kind": "sandbox"}
 Start = Callable[..., Awaitable["Standalone"]]
@@ -118,7 +119,6 @@ class Killed:
         urls = self.runtime.status["urls"]
         self.runtime = await self.start()
         assert self.runtime.status["urls"] == urls  # a host finds it where it was
-        assert self.runtime.status["host"]["epoch"] == 1
 
 
 @pytest.mark.parametrize("point", ["leased", "intent", "outcome", "second intent", "yielded"])
@@ -129,6 +129,7 @@ async def test_a_turn_goes_on_where_it_was_when_the_runtime_is_killed(start: Sta
         first = await channel.lease()
         await advance_to(first, point)
         await turn.again()
+    assert turn.runtime.status["host"]["epoch"] == 1
     assert (await turn.pod.renew()).status_code == 200  # keys and epoch are kept
     async with turn.pod.connected() as channel:
         run = await channel.lease()
@@ -226,3 +227,72 @@ async def first_run(channel: Channel) -> Run:
     run = await channel.lease()
     assert run.checkpoint["input"] == "one"
     return run
+
+
+class Driver:
+    """A harness that plays one turn to its end, however often its Runtime is killed: it replays what is recorded, asks for
+    the rest, and notes what was acknowledged."""
+
+    STEPS = 12
+
+    def __init__(self) -> None:
+        self.acknowledged: set[str] = set()
+        self.executed: list[str] = []
+
+    async def play(self, run: Run) -> None:
+        recorded = {outcome["effectId"] for outcome in run.start["outcomes"]}
+        assert self.acknowledged_in(run) <= recorded  # nothing that was acknowledged is lost
+        for number in range(self.STEPS):
+            effect = run.tool_intent("step", {"kind": "harness"}, {"n": number}, at=f"step-{number}/0")
+            if effect["effectId"] in recorded:
+                continue
+            answer = await run.intent(effect)
+            if answer["status"] == "completed":
+                assert answer["outcome"]["value"]["code"] == "tool.interrupted"
+            else:
+                assert effect["effectId"] not in self.executed, "a call of our own was executed twice"
+                self.executed.append(effect["effectId"])
+                await run.outcome(effect, {"kind": "completed", "output": number})
+            self.acknowledged.add(effect["effectId"])
+            if number == self.STEPS // 2 and run.segment == 0:
+                entry = run.input_entry("half")
+                await run.ask(
+                    "checkpoint", status="yielded", state=1, transcript=[{"keep": 0, "entries": [entry], "length": 1}]
+                )
+                return
+        await run.complete("whole")
+
+    def acknowledged_in(self, run: Run) -> set[str]:
+        prefix = f"{run.turn_id}:{run.segment}:"
+        return {effect_id for effect_id in self.acknowledged if effect_id.startswith(prefix)}
+
+    async def play_until_killed(self, pod: Pod) -> None:
+        async with pod.connected() as channel:
+            while True:
+                await self.play(await channel.lease())
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whenever_the_runtime_is_killed_nothing_acknowledged_is_lost_and_nothing_runs_twice(
+    start: Start, seed: int
+) -> None:
+    chance = random.Random(seed)
+    turn = Killed(start)
+    await turn.begin()
+    driver = Driver()
+    for _ in range(3):
+        playing = asyncio.create_task(driver.play_until_killed(turn.pod))
+        seen = await turn.runtime.north.events(turn.session)
+        await turn.runtime.north.hear(chance.randint(1, 9), turn.session, after=seen[-1]["seq"])
+        await turn.again()
+        with pytest.raises(Refused):
+            await playing
+    playing = asyncio.create_task(driver.play_until_killed(turn.pod))
+    done = await turn.runtime.north.until("turn.completed", turn.session)
+    assert done["output"] == "whole"
+    playing.cancel()
+    await asyncio.gather(playing, return_exceptions=True)
+    events_of = await turn.runtime.north.events(turn.session)
+    completed = [event["effectId"] for event in events_of if event["type"] == "tool.completed"]
+    assert len(completed) == len(set(completed)) == Driver.STEPS + Driver.STEPS // 2 + 1
+    assert [event["type"] for event in events_of].count("turn.completed") == 1
