@@ -104,10 +104,13 @@ class Calls:
         def done(result: RawResult | str) -> None:
             finished(Failed("sandbox.start_failed", result) if isinstance(result, str) else shape_bash(result))
 
-        call.command = RunningCommand(
-            self._machinery, session=header["session"], script=script, cwd=cwd, environment=header["environment"],
-            timeout_seconds=seconds, done=done,
-        )  # fmt: skip
+        try:
+            call.command = RunningCommand(
+                self._machinery, session=header["session"], script=script, cwd=cwd, environment=header["environment"],
+                timeout_seconds=seconds, done=done,
+            )  # fmt: skip
+        except OSError as error:
+            done(f"Could not start the command: {error.strerror}.")
 
     def _work(self, call: Call) -> Outcome:
         """In a thread."""

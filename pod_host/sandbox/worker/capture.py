@@ -67,6 +67,17 @@ class Capture:
         return StreamCapture(self._head, self._tail, omitted, self._bytes, path)
 
 
+def two_pipes() -> tuple[int, int, int, int]:
+    """Reading and writing end of one, then of another. Raises ``OSError`` with nothing left open."""
+    first = os.pipe2(os.O_CLOEXEC)
+    try:
+        return *first, *os.pipe2(os.O_CLOEXEC)
+    except OSError:
+        for descriptor in first:
+            os.close(descriptor)
+        raise
+
+
 class Pipe:
     """The reading end of a command's pipe. ``closed`` once its last writer is gone."""
 

@@ -11,7 +11,7 @@ from typing import Final
 from pod_host import limits
 from pod_host.sandbox.raw import RawResult
 from pod_host.sandbox.tags import STRAY, Sweep, command_line, is_zombie, look, signal_all
-from pod_host.sandbox.worker.capture import Capture, Pipe
+from pod_host.sandbox.worker.capture import Capture, Pipe, two_pipes
 from pod_host.sandbox.worker.loop import Loop, Timer
 from pod_host.sandbox.worker.memory import OutOfMemory
 from pod_host.sandbox.worker.shell import Shell, environment_bytes
@@ -61,7 +61,8 @@ class Machinery:
 
 
 class RunningCommand:
-    """Calls ``done`` once, with the result or with a text that says why it could not be started."""
+    """Calls ``done`` once, with the result or with a text that says why it could not be started. Making one raises
+    ``OSError`` when there are no descriptors left."""
 
     def __init__(
         self,
@@ -78,12 +79,15 @@ class RunningCommand:
         self._loop = machinery.loop
         self._timeout_seconds = timeout_seconds
         self._done: Callable[[RawResult | str], None] | None = done
+        out, stdout, err, stderr = two_pipes()
         self._number, tag = machinery.spawner.next_tag()
         machinery.sessions[self._number] = session
         name = f"{time.time_ns():x}-{self._number}"
         self._stdout = Capture(machinery.spool, f"{name}-stdout")
         self._stderr = Capture(machinery.spool, f"{name}-stderr")
-        self._pipes: list[Pipe] = []
+        self._pipes = [Pipe(out), Pipe(err)]
+        for pipe, capture in zip(self._pipes, (self._stdout, self._stderr), strict=True):
+            self._watch(pipe, capture)
         self._status: int | None = None
         self._kill_reason: str | None = None  # "timeout" or "abort" once the tree is to end
         self._tree_ended = False
@@ -96,8 +100,8 @@ class RunningCommand:
         program = Program(machinery.shell.path, arguments, environment_bytes(environment), cwd, tag)
         self._spawn = Spawn(
             program,
-            self._pipe(self._stdout),
-            self._pipe(self._stderr),
+            stdout,
+            stderr,
             script=long_script,
             started=self._started,
             failed=self._failed,
@@ -105,12 +109,8 @@ class RunningCommand:
         )
         machinery.spawner.spawn(self._spawn)
 
-    def _pipe(self, capture: Capture) -> int:
-        read_end, write_end = os.pipe2(os.O_CLOEXEC)
-        pipe = Pipe(read_end)
-        self._pipes.append(pipe)
-        self._loop.watch(read_end, lambda: self._readable(pipe, capture))
-        return write_end
+    def _watch(self, pipe: Pipe, capture: Capture) -> None:
+        self._loop.watch(pipe.descriptor, lambda: self._readable(pipe, capture))
 
     def _readable(self, pipe: Pipe, capture: Capture) -> None:
         piece = pipe.read()

@@ -13,6 +13,7 @@ from typing import Final
 
 from pod_host import limits
 from pod_host.sandbox.tools.workspace import SearchEnd
+from pod_host.sandbox.worker.capture import two_pipes
 from pod_host.sandbox.worker.command import Machinery
 from pod_host.sandbox.worker.spawner import Spawn
 from pod_host.sandbox.worker.zygote import Program
@@ -62,8 +63,7 @@ class Search:
         self._timed_out = False
         self._at_end = False
         self._errors = b""
-        self._out, stdout = os.pipe2(os.O_CLOEXEC)
-        self._err, stderr = os.pipe2(os.O_CLOEXEC)
+        self._out, stdout, self._err, stderr = two_pipes()
 
         def begin() -> None:
             self._number, tag = machinery.spawner.next_tag()

@@ -115,9 +115,14 @@ class Spawner:
             request.failed("Could not start the command: the process that starts commands was killed again and again.")
             return
         request.told = b""
-        request.status, theirs = os.pipe2(os.O_CLOEXEC)
+        try:
+            channel = self._ensure_zygote()
+            request.status, theirs = os.pipe2(os.O_CLOEXEC)
+        except OSError as error:  # no process or no descriptor to be had: a command of ours took them all
+            self._settle(request)
+            request.failed(f"Could not start a process: {error.strerror}.")
+            return
         os.set_blocking(request.status, False)
-        channel = self._ensure_zygote()
         request.zygote = self.zygote_pid or 0
         # A failure leaves the pipe at its end at once, which is a lost attempt like any other.
         with contextlib.suppress(OSError):
@@ -181,6 +186,7 @@ class Spawner:
         if self.zygote_pid == request.zygote:
             self._drop_zygote()
         self._attempt(request)
+        self._pump()  # had it failed for good, nothing else would start those that wait
 
     def _close_status(self, request: Spawn) -> None:
         if request.timer:
