@@ -1,8 +1,8 @@
 """The two Landlock domains.
 
-``files_domain`` is the worker's (D1): all of the file system but for the denied paths, and no signals or abstract
-sockets out of it, where the kernel knows how. ``command_domain`` is the zygote's (D2), nested in D1, so that a command
-is not the worker's equal: it can reach other commands, and not the worker.
+``files_ruleset`` is the worker's (D1): all of the file system but for the denied paths, and no signals or abstract
+sockets out of it, where the kernel knows how. ``command_ruleset`` is the zygote's (D2), nested in D1, so that a command
+is not the worker's equal: it can reach other commands, and not the worker, and can read the skills but not change them.
 
 Landlock knows only an allow-list, and a rule holds for all that lies below. So a denied path is left out by a walk: on
 the way to it each sibling gets a rule of its own, and the directories of the way none.
@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 
 from pod_host.sandbox import kernel
 
-REFER = 0x2000
-MAKE_BLOCK = 0x800
+REFER = 0x2000  # from ABI 2
+TRUNCATE = 0x4000  # from ABI 3
+WRITES = 0x1FF2  # write to files, remove and make files and directories of every kind
 READ_DIR = 0x8
 _FILE_RIGHTS = 0xC007  # execute, write, read, truncate, ioctl: what can be granted on what is not a directory
 _SCOPE_ABSTRACT = 1
@@ -85,12 +86,17 @@ def files_ruleset(abi: int, denied: Sequence[str], allowed: Sequence[str], progr
     return ruleset
 
 
-def command_ruleset(abi: int) -> int:
-    """The ruleset of D2. It must handle REFER and grant it everywhere: a layer that does not handle REFER forbids every
-    rename and link across directories. Under ABI 1, where REFER is unknown, any right does to make a domain."""
-    right = REFER if abi >= 2 else MAKE_BLOCK
-    ruleset = kernel.landlock_create(right, _SCOPE_SIGNAL if abi >= SIGNALS_FROM_ABI else 0)
-    _allow(ruleset, "/", right)
+def command_ruleset(abi: int, read_only: Sequence[str]) -> int:
+    """The ruleset of D2: nothing is written below ``read_only``. It must handle REFER and grant it everywhere: a layer
+    that does not handle REFER forbids every rename and link across directories. (A link that leads out of ``read_only``
+    would gain rights by its new place, and is refused for that.)"""
+    refer = REFER if abi >= 2 else 0
+    handled = WRITES | refer | (TRUNCATE if abi >= 3 else 0)
+    ruleset = kernel.landlock_create(handled, _SCOPE_SIGNAL if abi >= SIGNALS_FROM_ABI else 0)
+    if refer:
+        _allow(ruleset, "/", refer)
+    for path in allowed_paths(read_only, ()):
+        _allow(ruleset, path, handled)
     return ruleset
 
 

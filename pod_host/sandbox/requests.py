@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from pod_host.sandbox.frames import Header
+
+_MOUNTS: Final = ":skills"  # the order that mounts share; no session's id
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,26 @@ class ReadBytes:
     length: int
 
 
-Request: TypeAlias = ToolCall | Command | PutFile | AppendLog | ReadBytes
+@dataclass(frozen=True, slots=True)
+class MountSkill:
+    """A folder of files below the skills directory, read-only: it appears whole or not at all, and one that is there is
+    left as it is. ``files``: relative path to bytes. It belongs to no session: mounts come one after another, and no
+    session's calls wait for them. Output: ``{"path": absolute, "written": whether it was not there}``."""
+
+    folder: str
+    files: Mapping[str, bytes]
+
+
+Request: TypeAlias = ToolCall | Command | PutFile | AppendLog | ReadBytes | MountSkill
 
 
 def encode_request(request: Request) -> tuple[Header, bytes]:
     """Header (without the call's id) and body."""
+    if isinstance(request, MountSkill):
+        sizes = [[path, len(content)] for path, content in request.files.items()]
+        return {
+            "session": _MOUNTS, "do": "mount_skill", "folder": request.folder, "files": sizes,
+        }, b"".join(request.files.values())  # fmt: skip
     common = {"session": request.session}
     match request:
         case ToolCall():

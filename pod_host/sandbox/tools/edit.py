@@ -33,6 +33,7 @@ def edit_file(
     absolute = workspace.resolve(path)
     old, new = utf8(old_string, "old_string"), utf8(new_string, "new_string")
     real = os.path.realpath(absolute)
+    workspace.require_writable(absolute, real)
     with workspace.locks.holding(real):
         content = _text(absolute, real)
         if old == new:

@@ -96,13 +96,20 @@ class Workspace:
     """Where the tools work. One for the worker's life: its locks hold across sessions.
 
     ``root``: absolute directory that relative paths start from. ``ripgrep``: the absolute path of rg, or None when the
-    image has none; the tools then fall back to grep and to a walk of their own.
+    image has none; the tools then fall back to grep and to a walk of their own. ``read_only``: directories, real paths, that
+    the worker itself may write and no tool does.
     """
 
     root: str
     run_search: RunSearch
     ripgrep: str | None
     locks: PathLocks = field(default_factory=PathLocks)
+    read_only: tuple[str, ...] = ()
+
+    def require_writable(self, path: str, real: str) -> None:
+        """Raises ``ToolFailure`` when ``real``, the real path of ``path``, is read-only."""
+        if any(real == root or real.startswith(f"{root}/") for root in self.read_only):
+            raise ToolFailure("sandbox.write_failed", f"Could not write {path}: skills are read-only.")
 
     def resolve(self, path: str) -> str:
         """The absolute, normalised form of ``path``. Links are not looked at, and nothing is forbidden here: the

@@ -18,6 +18,7 @@ def write_file(workspace: Workspace, path: str, content: str) -> Completed:
     absolute = workspace.resolve(path)
     encoded = utf8(content, "content")
     real = os.path.realpath(absolute)
+    workspace.require_writable(absolute, real)
     with workspace.locks.holding(real):
         put(absolute, real, encoded)
     return Completed({"path": absolute, "bytes": len(encoded)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from pod_host.sandbox.worker.command import Machinery, RunningCommand
 from pod_host.sandbox.worker.files import FileOperations
 from pod_host.sandbox.worker.order import Order, Turn
 from pod_host.sandbox.worker.search import Cancellation, SearchRunner
+from pod_host.sandbox.worker.skills import SkillFolders
 from pod_host.sandbox.worker.start import Settings, Started
 from pod_host.sandbox.worker.threads import Threads
 
@@ -53,8 +55,10 @@ class Calls:
         self._send = send
         self._workspace_path = settings.workspace
         self._searches = SearchRunner(machinery, started.ripgrep, started.ripgrep_descriptor)
-        self._workspace = Workspace(settings.workspace, self._searches, started.ripgrep)
+        read_only = tuple(os.path.realpath(path) for path in settings.read_only())
+        self._workspace = Workspace(settings.workspace, self._searches, started.ripgrep, read_only=read_only)
         self._files = FileOperations(settings.workspace, settings.home)
+        self._skills = SkillFolders(settings.skills)
         self._order = Order(machinery.loop.soon)
         self._calls: dict[int, Call] = {}
 
@@ -135,6 +139,8 @@ class Calls:
                 return self._files.append(header["path"], header["text"])
             case "read_bytes":
                 return self._files.read(header["path"], header["offset"], header["length"])
+            case "mount_skill":
+                return self._skills.mount(header["folder"], header["files"], body)
             case other:
                 return Failed("sandbox.unsupported", f"The worker does not know {other!r}.")
 

@@ -60,12 +60,13 @@ class Worker:
         gc.freeze()  # what is here stays: the zygote shares these pages while nobody looks at them
         # Threads before the zygote: its filter names them.
         threads = Threads(_FILE_THREADS, self._loop.from_thread)
-        spawner = Spawner(self._loop, started.space, started.confinement.abi, self._protected)
+        abi = started.confinement.abi
+        spawner = Spawner(self._loop, started.space, abi, settings.read_only(), self._protected)
         machinery = Machinery(self._loop, spawner, Spool(settings.spool), Shell.of_this_image())
         self._machinery = machinery
         self._channel = Channel(self._loop, peer, self._received, self._host_gone)
         self._calls = Calls(settings, started, machinery, threads, self._channel.send)
-        self._abi = started.confinement.abi
+        self._abi = abi
         space = started.space
         self._channel.send(
             {

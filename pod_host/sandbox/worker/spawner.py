@@ -54,14 +54,21 @@ class Spawn:
 
 
 class Spawner:
-    """``protected`` gives the threads and process groups that commands must not touch, at the time of asking."""
+    """Commands write nothing below ``read_only``. ``protected`` gives the threads and process groups that they must not
+    touch, at the time of asking."""
 
     def __init__(
-        self, loop: Loop, space: TagSpace, abi: int, protected: Callable[[], tuple[list[int], list[int]]]
+        self,
+        loop: Loop,
+        space: TagSpace,
+        abi: int,
+        read_only: list[str],
+        protected: Callable[[], tuple[list[int], list[int]]],
     ) -> None:
         self.space = space
         self._loop = loop
         self._abi = abi
+        self._read_only = read_only
         self._protected = protected
         self._last_number = 0
         self._zygote: tuple[int, socket.socket] | None = None
@@ -204,7 +211,7 @@ class Spawner:
 
     def _ensure_zygote(self) -> socket.socket:
         if self._zygote is None:
-            self._zygote = fork_zygote(self._abi, *self._protected())
+            self._zygote = fork_zygote(self._abi, self._read_only, *self._protected())
         return self._zygote[1]
 
     def _drop_zygote(self) -> None:

@@ -45,6 +45,14 @@ class Settings:
     uid: int | None
     landlock_abi: int | None
 
+    def read_only(self) -> list[str]:
+        """What commands read and do not write: the skills. Where they lie in what commands must be able to write, a rule for
+        them would close that too, so there is none."""
+        skills = os.path.realpath(self.skills)
+        written = [os.path.realpath(path) for path in (self.workspace, self.home, self.spool)]
+        apart = all(os.path.commonpath([skills, path]) not in (skills, path) for path in written)
+        return [self.skills] if apart else []
+
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
@@ -78,6 +86,8 @@ def confine(settings: Settings) -> Started:
     uid = settings.uid if settings.uid is not None and os.geteuid() == 0 else None
     for path, mode in ((settings.workspace, 0o755), (settings.home, 0o755), (settings.spool, 0o700)):
         _make_directory(path, mode, uid)
+    with contextlib.suppress(CannotStart):  # not every Agent has skills; mounting one then says what is wrong
+        _make_directory(settings.skills, 0o755, uid)
     ripgrep = find_ripgrep()
     descriptor = os.open(ripgrep, os.O_RDONLY | os.O_CLOEXEC) if ripgrep else None
     abi = kernel.landlock_abi()
