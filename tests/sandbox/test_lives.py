@@ -255,14 +255,16 @@ def test_the_whole_works_when_the_host_is_that_user_itself(open_directory: Path)
     assert (done.stdout, done.stderr) == (f"{UID} True\n", "")
 
 
-def _as_user(directory: Path, body: str, abi: int | None = None) -> subprocess.CompletedProcess[str]:
+def _as_user(
+    directory: Path, body: str, abi: int | None = None, prefix: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     python = next((path for path in ("/usr/local/bin/python3", "/usr/bin/python3") if _new_enough(path)), None)
     if python is None:
         pytest.skip("no interpreter that every user can read")
     os.chown(directory, UID, UID)
     command = [python, *host(directory, body, abi=abi)]
     return subprocess.run(
-        ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", *command],
+        ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", *prefix, *command],
         capture_output=True, text=True, timeout=60, check=False, cwd="/",
     )  # fmt: skip
 
@@ -294,3 +296,32 @@ async def test_a_workspace_that_commands_cannot_write_is_one_clear_line(make_box
 async def test_a_missing_home_is_made_for_the_commands(box: Box) -> None:
     output = await box.bash("touch ~/here && stat -c %u ~ && echo $HOME")
     assert output["stdout"] == f"{(await box.sandbox.report()).uid}\n{box.config.home}\n"
+
+
+async def test_a_start_that_is_cancelled_leaves_no_process(open_directory: Path) -> None:
+    before = set(processes_of(os.getpid()))
+    for delay in (0.0, 0.001, 0.01, 0.03, 0.05, 0.1):
+        box = Box(open_directory)
+        task = asyncio.create_task(box.sandbox.start())
+        await asyncio.sleep(delay)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            assert set(processes_of(os.getpid())) <= before
+        else:
+            await box.sandbox.stop()
+    assert set(processes_of(os.getpid())) <= before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change users")
+def test_few_descriptors_fail_calls_and_not_the_worker(open_directory: Path) -> None:
+    body = (
+        "import resource; results = await asyncio.gather(*(sandbox.submit(ToolCall(str(n), 'bash', "
+        "{'command': 'sleep 0.3'}, environment)).outcome() for n in range(60)))\n"
+        "    print({type(r).__name__ for r in results}, (await bash('echo ok'))['stdout'])"
+    )
+    done = _as_user(open_directory, body, prefix=("prlimit", "--nofile=96:96"))
+    assert (done.stdout, done.stderr) == ("{'Completed', 'Failed'} ok\n\n", "") or done.stdout == (
+        "{'Failed', 'Completed'} ok\n\n"
+    )
