@@ -28,24 +28,31 @@ RUN set -eu; \
     }; \
     python3 -m venv /tmp/pip
 WORKDIR /src
+COPY image/venv.sh image/sbom.py image/
+
+FROM tools AS wheel
+ARG SOURCE_DATE_EPOCH
 COPY locks/build.lock locks/
 RUN python3 -m venv /tmp/hatch && \
     /tmp/pip/bin/pip --python /tmp/hatch/bin/python install --quiet --require-hashes -r locks/build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY pod_host pod_host
-RUN /tmp/pip/bin/pip --python /tmp/hatch/bin/python wheel --quiet --no-deps --no-build-isolation -w /tmp/wheel .
-COPY image/venv.sh image/sbom.py image/
+RUN /tmp/pip/bin/pip --python /tmp/hatch/bin/python wheel --quiet --no-deps --no-build-isolation -w /wheel .
 
 FROM tools AS host
 ARG SOURCE_DATE_EPOCH
 COPY locks/host.lock locks/
-RUN sh image/venv.sh locks/host.lock
+RUN sh image/venv.sh install --require-hashes --only-binary :all: -r locks/host.lock
+COPY --from=wheel /wheel /wheel
+RUN sh image/venv.sh install --no-deps /wheel/*.whl && sh image/venv.sh finish
 COPY entrypoint.sh /opt/pod-host/
 
 FROM tools AS runtime
 ARG SOURCE_DATE_EPOCH
 COPY locks/dev.lock locks/
-RUN sh image/venv.sh locks/dev.lock
+RUN sh image/venv.sh install --require-hashes --only-binary :all: -r locks/dev.lock
+COPY --from=wheel /wheel /wheel
+RUN sh image/venv.sh install --no-deps /wheel/*.whl && sh image/venv.sh finish
 
 # --- the embedded Runtime ---------------------------------------------------------------------------------------------------
 FROM system AS dev-runtime

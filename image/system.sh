@@ -36,6 +36,7 @@ ln -sf /opt/pod-host/bin/pod-host /opt/pod-host/bin/rg /usr/local/bin/
 # A pod has no_new_privs, where these bits do nothing; elsewhere they are of no use to a command either.
 find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 
+# Directories stay, for whoever installs more; what two builds would differ in goes.
 apt-get clean
-rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* /root/.cache /tmp/pip* \
-  /var/lib/dpkg/*-old /etc/*- /var/lib/systemd
+find /var/cache /var/log -type f -delete
+rm -rf /var/lib/apt/lists/* /root/.cache /var/lib/dpkg/*-old /etc/*-

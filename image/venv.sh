@@ -1,18 +1,20 @@
 #!/bin/sh
-# venv.sh LOCK: /opt/pod-host with pod_host and what LOCK names, pruned, compiled, with its SBOM.
+# venv.sh install WHAT…: into /opt/pod-host, which is made.   venv.sh finish: pruned, compiled, with its SBOM.
 set -eu
-lock=$1
 venv=/opt/pod-host
+step=$1
+shift
 
-# No pip in it: nothing is ever installed here again.
-python3 -m venv --without-pip "$venv"
+if [ "$step" = install ]; then
+  # No pip in it: nothing is installed there later.
+  [ -d "$venv" ] || python3 -m venv --without-pip "$venv"
+  /tmp/pip/bin/pip --python "$venv/bin/python" install --quiet --no-compile "$@"
+  exit
+fi
+
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-pip() { /tmp/pip/bin/pip --python "$venv/bin/python" install --quiet --no-compile "$@"; }
-pip --require-hashes --only-binary :all: -r "$lock"
-pip --no-deps /tmp/wheel/*.whl
-
 find "$site" -type d \( -name tests -o -name test \) -prune -exec rm -r {} +
-find "$site" \( -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -o -name '*.h' \) -type f -delete
+find "$site" -type f \( -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -o -name '*.h' \) -delete
 rm -f "$venv"/bin/activate* "$venv"/bin/Activate.ps1
 
 # Bytecode that is never checked against its source: the root is read-only, and no clock gets into it.

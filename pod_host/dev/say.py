@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 
 from pod_host.dev import terminal
 from pod_host.dev.chat import Chat
 from pod_host.dev.north_client import North, NorthError
+from pod_host.dev.terminal import Interrupts
 
 NORTH = "http://127.0.0.1:4180"
 
@@ -40,16 +42,19 @@ async def _talk(options: argparse.Namespace) -> int:
         after = await _connected(north, options.wait)
         session_id = options.session or await north.open_session()
         chat = Chat(north, session_id, terminal.screen_on())
+        interrupts = Interrupts()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupts.press)
         following = asyncio.create_task(chat.follow(after))
         try:
             await chat.resume()
             if options.message is not None:
-                talking = terminal.one_message(chat, options.message, person=False)
+                talking = terminal.one_message(chat, options.message, interrupts, person=False)
             elif sys.stdin.isatty():
-                talking = terminal.prompt(chat, None)
+                talking = terminal.prompt(chat, interrupts, None)
             else:
-                talking = terminal.lines(chat)
+                talking = terminal.lines(chat, interrupts)
             talk = asyncio.create_task(talking)
+            interrupts.otherwise = lambda: _end(talk)
             await asyncio.wait({following, talk}, return_when=asyncio.FIRST_COMPLETED)
             if not talk.done():
                 talk.cancel()
@@ -58,6 +63,10 @@ async def _talk(options: argparse.Namespace) -> int:
             return talk.result()
         finally:
             following.cancel()
+
+
+def _end(talk: asyncio.Task[int]) -> None:
+    talk.cancel()
 
 
 async def _connected(north: North, seconds: float) -> int:

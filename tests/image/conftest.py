@@ -3,9 +3,18 @@ Debian's container tools and some minutes; naming this directory brings them in.
 
 from __future__ import annotations
 
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.image.machine import HOST, RUNTIME, Machine, missing_tools
+from tests.image.network import Network
+from tests.image.pod import JoinSecret, Pod, RuntimeContainer, Volume
+from tests.image.render import one, render
 
 HERE = Path(__file__).parent
 
@@ -13,3 +22,79 @@ HERE = Path(__file__).parent
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     named = any(HERE.name in argument.split("::")[0].split("/") for argument in config.invocation_params.args)
     return None if named else True
+
+
+@pytest.fixture(scope="session")
+def machine() -> Iterator[Machine]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make network namespaces and run containers here")
+    if missing := missing_tools():
+        pytest.skip(f"not installed: {', '.join(missing)}; `make image-test` installs them when it is root")
+    kept = os.environ.get("IMAGE_TEST_STORAGE")
+    # Not in /tmp, which may be in memory: this takes some GB.
+    made = Machine(Path(kept) if kept else Path(tempfile.mkdtemp(prefix="pod-host-image-test-", dir="/var/tmp")))
+    try:
+        yield made
+    finally:
+        made.close(keep=bool(kept))
+
+
+@pytest.fixture(scope="session")
+def images(machine: Machine) -> Machine:
+    """The machine once both images are built."""
+    machine.make_base()
+    machine.build_product(HOST, "pod-host")
+    machine.build_product(RUNTIME, "dev-runtime")
+    return machine
+
+
+@pytest.fixture(scope="session")
+def network(images: Machine) -> Iterator[Network]:
+    made = Network(images)
+    try:
+        made.open()
+        yield made
+    finally:
+        images.remove_containers()
+        made.close()
+
+
+class Cluster:
+    """An embedded Runtime, a volume and a join Secret, and the pods that are started on them. The policy is in force."""
+
+    def __init__(self, machine: Machine, network: Network, directory: Path) -> None:
+        self.machine = machine
+        self.network = network
+        self.directory = directory
+        self.policy = one(render("base"), "NetworkPolicy")
+        self.token = secrets.token_urlsafe(32)
+        self.runtime_join = JoinSecret(directory / "runtime-join", self.token)
+        self.join = JoinSecret(directory / "join", self.token)
+        self.volume = Volume(directory / "volume")
+        network.apply(self.policy)
+
+    def runtime(self, *arguments: str, state: str = "state") -> RuntimeContainer:
+        return RuntimeContainer(
+            self.network, self.directory / state, self.runtime_join, machine=self.machine, arguments=arguments
+        )
+
+    def pod(self, volume: Volume | None = None, join: JoinSecret | None = None, **options: str) -> Pod:
+        """``options``: see `Pod`. A variable is given as POD_HOST_…=value."""
+        env = {name: options.pop(name) for name in list(options) if name.isupper()}
+        return Pod(
+            self.network,
+            volume or self.volume,
+            join or self.join,
+            machine=self.machine,
+            env=env,
+            **options,
+        )
+
+
+@pytest.fixture
+def cluster(images: Machine, network: Network, tmp_path: Path) -> Iterator[Cluster]:
+    tmp_path.chmod(0o755)  # uid 1000 comes through here
+    yield Cluster(images, network, tmp_path)
+    for name in images.podman("ps", "--all", "--format", "{{.Names}}").split():  # shown when the test has failed
+        print(f"--- {name}\n{''.join(images.outcome(*images.podman_command('logs', name))[1:])}")
+    images.remove_containers()
