@@ -40,7 +40,8 @@ class Directories:
 @contextlib.contextmanager
 def temporary() -> Iterator[Directories]:
     """All of it in one new directory, removed at the end."""
-    base = Path(tempfile.mkdtemp(prefix="pod-host-dev-")).resolve()
+    # Not in /tmp: nothing can be made in the directory of a hidden one, and commands need /tmp.
+    base = Path(tempfile.mkdtemp(prefix="pod-host-dev-", dir="/var/tmp")).resolve()
     try:
         base.chmod(TRAVERSABLE)
         workspace = base / "workspace"
