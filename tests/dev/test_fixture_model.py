@@ -92,6 +92,19 @@ async def test_the_failing_case_decides_the_mend(tmp_path: Path) -> None:
     assert edits[1][1] is True, "a test that nothing can pass is reported, not edited for ever"
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Write a small program with a test and run it",
+        "create a script that lists files of a folder",
+        "make tools/words.py with a function that counts words, and a test",
+        "please build a fizzbuzz and run the tests",
+    ],
+)
+async def test_a_program_is_built_though_other_words_are_in_the_message(tmp_path: Path, message: str) -> None:
+    assert "cases pass" in await chat(tmp_path).say(message)
+
+
 async def test_names_and_languages_of_the_message_are_used(tmp_path: Path) -> None:
     talk = chat(tmp_path)
     await talk.say("write a leap year check in tools/years.py")
@@ -200,6 +213,8 @@ async def test_commands_run_together_but_after_a_then_they_wait(tmp_path: Path) 
         ("run echo hi", "bash", {"command": "echo hi"}),
         ("what is 12 * 7?", "bash", {"command": "python3 -c 'print(12 * 7)'"}),
         ("write a file a/b.txt with the content two words", "write", {"path": "a/b.txt", "content": "two words"}),
+        ("create notes/test.md containing `a b`", "write", {"path": "notes/test.md", "content": "a b"}),
+        ('write a file a.txt with "two words"', "write", {"path": "a.txt", "content": "two words"}),
         ('put "x = 1" into conf.ini', "write", {"path": "conf.ini", "content": "x = 1"}),
         (
             "replace `tea` with `milk` in notes.txt",
