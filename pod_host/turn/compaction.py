@@ -26,6 +26,7 @@ from pod_host.turn.window import Window
 
 Trigger = Literal["threshold", "overflow"]
 
+_MOST_OFF = 4  # times that an estimate may be too small
 _LEAST_PART_BYTES = 4096  # of a conversation: a smaller one that overflows is not the conversation's fault
 
 
@@ -119,21 +120,27 @@ class Compaction:
         fill = self._transcript.fill
         return fill.tokens if fill.measured else fill.tokens + self._beside
 
+    def _sizes(self) -> list[int]:
+        """The tokens of each entry, whole: the estimates, as much larger as the model counted more than they say."""
+        encoded, aged = self._transcript.encoded, self._transcript.fill.aged
+        estimate = self._beside + sum(it.tokens - it.saves * (index < aged) for index, it in enumerate(encoded))
+        counted = min(max(self._tokens(), estimate), estimate * _MOST_OFF)
+        return [it.tokens * counted // max(estimate, 1) for it in encoded]
+
     def _cut(self, *, tail: int, step: int) -> Cut | None:
-        transcript = self._transcript
-        sizes = [encoded.tokens for encoded in transcript.encoded]
         most = self._call_tokens // 4  # a call is bounded in bytes too
-        return cut(transcript.entries, sizes, self._ids.turn_id, tail=min(tail, most), step=min(step, most))
+        entries = self._transcript.entries
+        return cut(entries, self._sizes(), self._ids.turn_id, tail=min(tail, most), step=min(step, most))
 
     async def _compact(self, step: int, trigger: Trigger, found: Cut) -> None:
         transcript, before = self._transcript, self._tokens()
         summary, effect_ids = await self._summarize(step, trigger, found)
-        encoded = transcript.encoded
+        sizes = self._sizes()
         texts = sum(transcript.estimate(entry) for entry in self._pinned) + len(summary) // limits.BYTES_PER_TOKEN
         facts = CompactionFacts(
             trigger=trigger,
             tokens_before=before,
-            tokens_after=self._beside + texts + sum(encoded[index].tokens for index in found.kept),
+            tokens_after=self._beside + texts + sum(sizes[index] for index in found.kept),
             summary_effect_ids=effect_ids,
         )
         entry = CompactionEntry(

@@ -50,16 +50,17 @@ def told(entry: Entry) -> list[str]:
 
 def first_part(texts: Sequence[str], most_bytes: int) -> tuple[list[str], Sequence[str]]:
     """As many of ``texts`` as ``most_bytes`` hold, one at least (cut, if need be), and the rest."""
-    part, size = [shortened(texts[0], most_bytes // limits.BYTES_PER_TOKEN)], 0
-    if len(texts[0].encode("utf-8", "surrogatepass")) <= most_bytes:
-        part = [texts[0]]
-    size = len(part[0].encode("utf-8", "surrogatepass"))
-    for text in texts[1:]:
-        size += len(text.encode("utf-8", "surrogatepass"))
-        if size > most_bytes:
-            break
-        part.append(text)
-    return part, texts[len(part) :]
+    count, size = 0, 0
+    while count < len(texts) and size + _bytes(texts[count]) <= most_bytes:
+        size += _bytes(texts[count])
+        count += 1
+    if count == 0:
+        return [shortened(texts[0], most_bytes // 4)], texts[1:]  # a character has up to four bytes
+    return list(texts[:count]), texts[count:]
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _message(event: JsonObject) -> Iterator[str]:

@@ -238,6 +238,7 @@ class Runtime:
         for update in params.get("transcript", []):
             if len(encode(update)) > limit:
                 raise RuntimeRefusal("limit_exceeded", f"recordEntryBytes is {limit}")
+            self._compacted(update)
         self.outputs.append((method, params))
         if params.get("status") in ("completed", "yielded"):
             self.transcript = fold(self.transcript, params["transcript"])
@@ -247,6 +248,19 @@ class Runtime:
         if method != "turn.waiting":
             self.owner = ""
         return {"cursor": self.cursor}
+
+    def _compacted(self, update: JsonObject) -> None:
+        """A marked edit names the completed summary calls of its turn that wrote the entry it begins with."""
+        facts = update.get("compaction")
+        assert (update.get("kind") == "compaction") == (facts is not None)
+        if facts is None:
+            return
+        assert update["keep"] == 0
+        assert update["entries"][0]["kind"] == "compaction"
+        for effect_id in facts["summaryEffectIds"]:
+            row = self.journal.get(effect_id)
+            if row is None or row.status != "completed" or row.intent.get("purpose") != "summary":
+                raise RuntimeRefusal("invalid", f"{effect_id} is no completed summary call")
 
     # --- the Model Gate -------------------------------------------------------------------------------------------------
 

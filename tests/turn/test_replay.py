@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -52,10 +53,10 @@ async def undisturbed() -> Runtime:
     return runtime
 
 
-async def until_killed(runtime: Runtime, sandbox: Sandbox, at: int) -> None:
-    """Run the turn until the host dies at point ``at`` (or the turn is over before)."""
+async def until_killed(runtime: Runtime, sandbox: Sandbox, at: int, **members: Any) -> None:
+    """Run the turn until the host dies at point ``at`` (or the turn is over before). ``members``: as of `Runtime.turn`."""
     runtime.world = sandbox.world = World(at, hang=True)
-    running = asyncio.create_task(runtime.turn(sandbox).run())
+    running = asyncio.create_task(runtime.turn(sandbox, **members).run())
     dying = asyncio.create_task(runtime.world.reached.wait())
     await asyncio.wait({running, dying}, return_when=asyncio.FIRST_COMPLETED)
     for _ in range(50):  # what runs beside the point comes to its own standstill
