@@ -64,6 +64,8 @@ class Journal:
         run = self._leases.held(holder, params.run_id)
         effect = params.effect
         self._check(run, effect, params.request_hash)
+        if isinstance(effect, ToolIntent):  # what was asked is hashed as it came; what is recorded of it holds no token
+            effect = effect.model_copy(update={"input": self._authority.redact(effect.input)})
         with self._db.transaction():
             row = self.row(effect.effect_id)
             if row is None:

@@ -177,7 +177,7 @@ class Service:
                         "session.mcp",
                         run.place,
                         servers={server["name"]: len(server["tools"]) for server in snapshot["servers"]},
-                        diagnostics=params.diagnostics,
+                        diagnostics=self._authority.redact(params.diagnostics),
                     )
         recorded = self._sessions.row(run.session_id)["mcp"]
         return {"mcp": facts(load(recorded), definition)} if recorded is not None else {}

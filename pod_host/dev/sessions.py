@@ -22,7 +22,6 @@ from pod_host.dev.record import Place, Record, iso
 from pod_host.dev.transcripts import Transcripts
 from pod_host.errors import PodHostError
 
-ACTIVE: Final = ("queued", "running", "waiting")
 _ACTIVE_SQL: Final = "status IN ('queued', 'running', 'waiting')"
 
 

@@ -231,8 +231,8 @@ async def test_an_outcome_over_the_limit_is_refused_and_nothing_is_recorded(buil
 async def test_our_own_tokens_are_redacted_wherever_they_stand(world: World) -> None:
     async with world.pod.connected() as channel:
         run = await begun(world, channel)
-        effect = run.tool_intent("bash", SANDBOX, {})
-        await run.intent(effect)
+        effect = run.tool_intent("bash", SANDBOX, {"command": f"echo {world.pod.egress_token}"})
+        assert (await run.intent(effect))["status"] == "execute"
         proxy = f"HTTPS_PROXY=http://nylorun:{world.pod.egress_token}@h:1"
         foreign = "eyJhbGciOiJIUzI1NiJ9.e30.c2ln"
         answer = await run.outcome(effect, {"out": [proxy, {run.grant["token"]: foreign}]})
