@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -40,7 +41,7 @@ def place() -> Iterator[Path]:
 
 def environment(place: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC", "OPENAI"))}
-    return {**kept, "XDG_STATE_HOME": str(place / "state"), "TMPDIR": str(place), "TERM": "xterm"}
+    return {**kept, "XDG_STATE_HOME": str(place / "state"), "TERM": "xterm"}
 
 
 def dev(place: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -241,11 +242,15 @@ def test_a_signal_ends_everything(place: Path, number: signal.Signals) -> None:
 
 def test_when_it_is_killed_its_host_goes_too(place: Path) -> None:
     process = started(place, "--message", "run `sleep 600`")
-    until(process, "$ sleep 600")
-    line = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    process.communicate(timeout=PATIENCE)
-    assert all_gone(line)
+    workspace = Path(until(process, " · workspace ").split(" · workspace ")[1].strip())
+    try:
+        until(process, "$ sleep 600")
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+        assert all_gone(family)
+    finally:
+        shutil.rmtree(workspace.parent)  # nobody was left to do it
 
 
 def test_interrupting_a_message_cancels_its_turn(place: Path) -> None:
