@@ -14,6 +14,7 @@ from pod_host.host.log import get_log
 from pod_host.sandbox.outcomes import Completed, Failed, Outcome
 
 COMMAND_CHARACTERS = 500  # of a command or a pattern, in a claim
+ABORTED_EXIT = 130  # of a command that was broken off
 _OUTSTANDING = 256  # claims without an answer; more are dropped rather than kept
 
 log = get_log()
@@ -66,6 +67,3 @@ def exec_payload(tool: str, tool_input: JsonObject, outcome: Outcome, duration_m
     if isinstance(outcome, Failed):
         return {**told, "outcome": "failed", "code": outcome.code, "durationMs": duration_ms}
     return {**told, "outcome": "completed", "durationMs": duration_ms}
-
-
-ABORTED_EXIT = 130  # of a command that was broken off

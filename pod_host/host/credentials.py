@@ -81,10 +81,6 @@ class Credentials:
         self._failures = 0  # renewals in a row that got no answer
 
     @property
-    def held(self) -> Held | None:
-        return self._held
-
-    @property
     def egress_token(self) -> str | None:
         return self._held.egress_token if self._held else None
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from pod_host import limits
-from pod_host.client import Run, retry
-from pod_host.contract.base import Empty, Sent, Wire
+from pod_host.client import Channel, Run, retry
+from pod_host.contract.base import Empty
 from pod_host.contract.output import Thrown, TurnOutput
 from pod_host.contract.turn_start import TurnStart
 from pod_host.contract.work import Cancel, CancelReason, LeaseResult
@@ -24,12 +24,6 @@ from pod_host.turn.endings import Ending, Released, Reported
 _EARLY_CANCELS = 64  # of runs that are not, or not yet, held
 
 log = get_log()
-
-
-class Asks(Protocol):
-    """`client.Channel`, as far as it is used here."""
-
-    async def request(self, method: str, params: Wire) -> Any: ...
 
 
 class RunningTurn(Protocol):
@@ -45,7 +39,7 @@ NewTurn = Callable[[Run, TurnStart], RunningTurn]
 class Leases:
     """``renew_every``: seconds between two renewals of a run. ``new_turn`` makes the turn of a leased run."""
 
-    def __init__(self, channel: Any, *, slots: int, renew_every: float, new_turn: NewTurn) -> None:
+    def __init__(self, channel: Channel, *, slots: int, renew_every: float, new_turn: NewTurn) -> None:
         self._channel = channel
         self._renew_every = renew_every
         self._new_turn = new_turn
@@ -180,7 +174,7 @@ class Leases:
 
 async def _report_thrown(run: Run, code: str, message: str) -> None:
     """End the turn as one whose loop threw: it must not be offered again and again."""
-    output: Sent = TurnOutput(run_id=run.grant.run_id, thrown=Thrown(code=code, message=message))
+    output = TurnOutput(run_id=run.grant.run_id, thrown=Thrown(code=code, message=message))
     try:
         await run.request("turn.failed", output)
     except PodHostError as refusal:

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
@@ -23,22 +23,14 @@ from pod_host.errors import SandboxError, WorkerLost
 from pod_host.host import setup_record
 from pod_host.host.log import get_log, redactor
 from pod_host.host.setup_record import SetupRecord, SetupRecordError, StepResult
-from pod_host.sandbox import AppendLog, Command, Completed, Failed, Outcome, PutFile, Request
+from pod_host.sandbox import AppendLog, Command, Completed, Failed, Outcome, PutFile, Request, Sandbox
 
 LOG_NAME = "setup.log"  # in the commands' HOME
 TAIL_CHARACTERS = 4096  # of a step's output, in events and in the note
+NAME_CHARACTERS = 200  # of a step's path, name or command, there
 SESSION = "setup"  # to the worker, a setup is a session of its own
 
 log = get_log()
-
-
-class Pending(Protocol):
-    async def outcome(self) -> Outcome: ...
-    def abort(self) -> None: ...
-
-
-class Submits(Protocol):
-    def submit(self, request: Request) -> Pending: ...
 
 
 class Setup:
@@ -48,7 +40,7 @@ class Setup:
         self,
         harness_dir: Path,
         workspace_dir: Path,
-        sandbox: Submits,
+        sandbox: Sandbox,
         environment: Callable[[Mapping[str, str]], Mapping[str, str]],
     ) -> None:
         self._harness_dir = harness_dir
@@ -146,7 +138,7 @@ class Setup:
         await asyncio.to_thread(self._keep, ended)
 
     async def _step(self, step: SetupStep, number: int, of: int) -> StepResult:
-        what = _what(step)
+        what = _name(step)
         log.info("setup.step", step=number, of=of, what=what)
         started = time.monotonic()
         try:
@@ -210,12 +202,14 @@ class Setup:
             log.warning("setup.log_unwritten", reason=outcome.message)
 
     async def _done(self, request: Request) -> Outcome:
-        pending = self._sandbox.submit(request)
-        try:
-            return await pending.outcome()
-        except asyncio.CancelledError:
-            pending.abort()
-            raise
+        """Raises SandboxError. Cancelled, it aborts what it asked for."""
+        return await self._sandbox.submit(request).outcome()
+
+
+def _name(step: SetupStep) -> str:
+    """What the step is called, for people: text, and not long."""
+    name = _what(step).encode("utf-8", "backslashreplace").decode()
+    return name if len(name) <= NAME_CHARACTERS else name[:NAME_CHARACTERS] + "…"
 
 
 def _what(step: SetupStep) -> str:

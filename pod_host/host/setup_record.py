@@ -6,10 +6,11 @@ crash.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from pod_host.contract.base import Json
 from pod_host.errors import PodHostError
@@ -56,12 +57,12 @@ def load(harness_dir: Path) -> SetupRecord | None:
     """None: nothing is known of a setup of this volume. Raises SetupRecordError."""
     path = harness_dir / NAME
     try:
-        return SetupRecord.model_validate_json(files.read_small(path, _MOST_BYTES))
+        return SetupRecord.model_validate(json.loads(files.read_small(path, _MOST_BYTES)))
     except FileNotFoundError:
         return None
     except OSError as fault:
         raise SetupRecordError(f"{path} cannot be read: {fault}") from fault
-    except ValidationError:
+    except (ValueError, RecursionError):  # pydantic's own is a ValueError
         raise SetupRecordError(f"{path} is no record of a setup") from None
 
 
@@ -69,6 +70,7 @@ def save(harness_dir: Path, record: SetupRecord) -> None:
     """Durable on return. Raises SetupRecordError."""
     path = harness_dir / NAME
     try:
-        files.replace(path, record.model_dump_json().encode(), 0o600, durable=True)
+        # Not pydantic's writer: the standard library's keeps half a surrogate pair, as any JSON text may hold it.
+        files.replace(path, json.dumps(record.model_dump()).encode("ascii"), 0o600, durable=True)
     except OSError as fault:
         raise SetupRecordError(f"{path} cannot be written: {fault}") from fault

@@ -227,3 +227,23 @@ def _kill_worker(host: HostProcess) -> None:
     workers = [int(pid) for pid in children if "worker.main" in Path(f"/proc/{pid}/cmdline").read_text()]
     for worker in workers:
         os.kill(worker, signal.SIGKILL)
+
+
+async def test_text_that_is_no_unicode_fails_at_its_step_and_not_the_join(
+    start_host: StartHost, core: Core, pod: Path
+) -> None:
+    core.setup = {"setup": {"commands": ["touch first", "echo \ud83d", "touch third"]}}
+    host = await start_host()
+    await leasing(core)
+    assert (pod / "workspace" / "first").exists()
+    assert not events(host, "host.fault")
+    assert len(core.joins.all) == 1
+    assert json.loads((pod / "harness" / "setup.json").read_text())["state"] in ("done", "failed")
+
+
+async def test_a_long_command_is_named_by_its_beginning(start_host: StartHost, core: Core) -> None:
+    core.setup = {"setup": {"commands": ["true " + "x" * 10_000]}}
+    host = await start_host()
+    await leasing(core)
+    (step,) = events(host, "setup.output")
+    assert len(step["what"]) < 300
