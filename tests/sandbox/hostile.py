@@ -10,9 +10,12 @@ import asyncio
 import json
 import os
 import resource
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from pod_host.errors import WorkerLost
 from pod_host.sandbox import Completed, Pending, Sandbox, SandboxConfig, command_environment
 from pod_host.sandbox.requests import Command
 
@@ -66,16 +69,33 @@ async def main() -> None:
         faults.extend(f"left: {command}" for session, command in living if session not in ("bystander", "beside"))
         if ("bystander", "sleep 5000") not in living:
             faults.append("the server of a bystander is gone")
-    report = await sandbox.report()
+    wrong["worker"] = [] if (await sandbox.report()).alive else ["the worker died"]
+    wrong["killed worker"] = await _worker_killed(sandbox, start)
     await sandbox.stop()
-    wrong["after stop"] = _others()
-    wrong["worker"] = [] if report.alive else ["the worker died"]
+    wrong["after stop"] = list(_others().values())
     print(json.dumps(wrong))
 
 
-def _others() -> list[str]:
-    pids = [name for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid()]
-    return [Path(f"/proc/{pid}/status").read_text()[:200] for pid in pids]
+async def _worker_killed(sandbox: Sandbox, start: Callable[[str, str], Pending]) -> list[str]:
+    """The host ends what a killed worker leaves, hoppers too, before it starts another."""
+    calls = [start(name, TREES[name]) for name in ("hopper", "two hoppers", "broken tags", "respawner", "daemon")]
+    await start("other", "sleep 0.5").outcome()
+    os.kill((await sandbox.report()).pid, signal.SIGKILL)
+    for call in calls:
+        try:
+            await call.outcome()
+        except WorkerLost:
+            continue
+        return ["a call was answered by a dead worker"]
+    await start("other", "true").outcome()
+    report = await sandbox.report()
+    ours = {os.getpid(), report.pid, report.zygote}
+    return [text for pid, text in _others().items() if pid not in ours]
+
+
+def _others() -> dict[int, str]:
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid()]
+    return {pid: Path(f"/proc/{pid}/status").read_text()[:200] for pid in pids}
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ class Machinery:
         self.shell = shell
         self.out_of_memory = OutOfMemory()
         self.sessions: dict[int, str] = {}  # whose each number is, while a process of it may live
+        self._ended: set[int] = set()  # numbers whose command was answered for, perhaps with survivors
         self._root = os.getpid()
         self._children = f"/proc/self/task/{self._root}/children"
 
@@ -48,13 +49,26 @@ class Machinery:
             return True  # a kernel without this file: look at every process
         return bool(children - self.spawner.programs - {self.spawner.zygote_pid})
 
-    def living(self, number: int | None = None) -> list[tuple[int, str, int]]:
-        """(pid, command line, number) of what lives of one command, or of all."""
-        return [
+    def living(self) -> list[tuple[int, str, int]]:
+        """(pid, command line, number) of everything that lives. Forgets the sessions of commands that left nothing."""
+        found = [
             (process.pid, command_line(process.pid), process.number)
             for process in look(self.spawner.space, self._root).found
-            if (number is None or process.number == number) and not is_zombie(process.pid)
+            if not is_zombie(process.pid)
         ]
+        for number in self._ended - {number for _, _, number in found}:
+            self._ended.discard(number)
+            self.sessions.pop(number, None)
+        return found
+
+    def survivors(self, number: int) -> tuple[tuple[int, str], ...]:
+        """(pid, command line) of what a command that has ended left running."""
+        self._ended.add(number)
+        if not self.orphans():
+            self._ended.discard(number)
+            self.sessions.pop(number, None)
+            return ()
+        return tuple((pid, text) for pid, text, whose in self.living() if whose == number)
 
     def signal(self, whose: Callable[[int], bool], number: int) -> tuple[int, bool]:
         return signal_all(self.spawner.space, self._root, whose, number)
@@ -203,13 +217,10 @@ class RunningCommand:
         for timer in self._timers:
             timer.cancel()
         self._let_go_of_pipes()
+        survivors = self._all.survivors(self._number)
         if failure is not None:
-            self._all.sessions.pop(self._number, None)
             done(failure)
             return
-        survivors = self._all.living(self._number) if self._all.orphans() else []
-        if not survivors:
-            self._all.sessions.pop(self._number, None)
         exit_code, by_signal = self._exit()
         killed_by = None
         if exit_code == 128 + signal.SIGKILL and self._kill_reason is None and self._all.out_of_memory.struck():
@@ -223,7 +234,7 @@ class RunningCommand:
                 aborted=self._kill_reason == "abort",
                 stdout=self._stdout.finish(),
                 stderr=self._stderr.finish(),
-                survivors=tuple((pid, text) for pid, text, _ in survivors),
+                survivors=survivors,
                 duration_ms=round((time.monotonic() - self._began) * 1000),
                 killed_by=killed_by,
             )

@@ -75,7 +75,11 @@ def send_program(
             descriptors.append(executable)
         if script:
             descriptors.append(memory("script", script))
-        socket.send_fds(zygote, [b"!"], descriptors, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        rights = struct.pack(f"={len(descriptors)}i", *descriptors)
+        # Not socket.send_fds: it drops the flags.
+        zygote.sendmsg(
+            [b"!"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+        )
 
 
 def run_zygote(
