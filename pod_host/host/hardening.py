@@ -16,7 +16,7 @@ from pod_host.settings import Settings
 
 HOME = "home"  # of the commands, in the harness directory
 SPOOL = Path("/tmp/pod-host")  # whole outputs, for the model to read on
-EVERYBODYS = (Path("/"), Path("/nonexistent"))  # homes of users that have none
+NOBODYS_HOMES = (Path("/"), Path("/nonexistent"))  # of users that have none
 
 
 def harden() -> None:
@@ -59,11 +59,19 @@ def sandbox_paths(settings: Settings, starter_home: Path | None) -> SandboxPaths
     """
     harness = settings.harness_dir
     allowed = [harness / HOME, harness / TRUST]
-    denied = [settings.join_file.parent, harness]
-    if starter_home is not None and starter_home not in (*EVERYBODYS, harness / HOME):
+    denied = [_hiding_join_token(settings), harness]
+    if starter_home is not None and starter_home not in (*NOBODYS_HOMES, harness / HOME):
         denied.append(starter_home)
         allowed += [settings.workspace_dir, settings.skills_dir]
     return SandboxPaths(tuple(denied), tuple(allowed))
+
+
+def _hiding_join_token(settings: Settings) -> Path:
+    """The token's directory: a Secret is mounted as one, and swaps what is in it. The file alone where its directory holds
+    what commands need."""
+    directory = settings.join_file.parent
+    needed = (settings.workspace_dir, settings.skills_dir, settings.harness_dir / HOME, SPOOL)
+    return settings.join_file if any(path.is_relative_to(directory) for path in needed) else directory
 
 
 def starter_home() -> Path | None:

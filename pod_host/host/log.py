@@ -54,12 +54,13 @@ class Redactor:
     """The last line of defence: nothing that is held as a secret, and nothing that looks like a signed token, leaves."""
 
     MOST: Final = 64  # secrets held; old tokens are signed ones, which the pattern knows
+    LEAST_CHARACTERS: Final = 8  # a shorter one is no secret, and would tear holes into every word
 
     def __init__(self) -> None:
         self._held: OrderedDict[str, None] = OrderedDict()
 
     def hold(self, secret: str) -> None:
-        if secret:
+        if len(secret) >= self.LEAST_CHARACTERS:
             self._held[secret] = None
             self._held.move_to_end(secret)
             if len(self._held) > self.MOST:

@@ -63,6 +63,7 @@ class Core:
         self.certificate = certificate("Egress one")
         self.life = timedelta(minutes=15)
         self.epoch = 0
+        self.egress_suffix = ""
         self._minted = 0
         self._runner: web.AppRunner | None = None
         self.port = 0
@@ -109,7 +110,7 @@ class Core:
         self._minted += 1
         return {
             "hostToken": f"host-{self.epoch}-{self._minted}",
-            "egressToken": f"egress-{self.epoch}-{self._minted}",
+            "egressToken": f"egress-{self.epoch}-{self._minted}{self.egress_suffix}",
             "sandboxId": "sbx",
             "epoch": self.epoch,
             "expiresAt": (datetime.now(UTC) + self.life).isoformat(),

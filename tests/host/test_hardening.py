@@ -22,6 +22,13 @@ def test_the_join_token_and_the_hosts_files_are_denied_but_for_home_and_bundle()
     assert paths.allowed == (POD / "harness" / "home", POD / "harness" / "trust")
 
 
+def test_a_join_token_beside_what_commands_need_is_denied_as_a_file() -> None:
+    beside = settings(NYLORUN_SANDBOX_JOIN_FILE="/pod/token")
+    assert sandbox_paths(beside, None).denied == (POD / "token", POD / "harness")
+    assert sandbox_paths(settings(NYLORUN_SANDBOX_JOIN_FILE="/token"), None).denied[0] == Path("/token")
+    assert sandbox_paths(settings(NYLORUN_SANDBOX_JOIN_FILE="/tmp/token"), None).denied[0] == Path("/tmp/token")
+
+
 def test_on_a_laptop_the_starters_home_is_denied_too_but_not_the_workspace_in_it() -> None:
     paths = sandbox_paths(settings(POD_HOST_WORKSPACE_DIR="/home/ada/work"), Path("/home/ada"))
     assert Path("/home/ada") in paths.denied

@@ -6,6 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -153,6 +154,25 @@ async def test_a_turns_calls_get_the_sessions_variables_the_token_of_the_moment_
     assert os.path.basename(bundle) == "egress-ca-bundle.pem"
     (claim,) = claims(connection, "sandbox.exec")
     assert (claim["runId"], claim["sessionId"], claim["turnId"]) == ("run-1", "session-1", "turn-1")
+
+
+async def test_an_egress_token_of_any_characters_is_a_password_that_clients_can_read(
+    core: Core, start_host: StartHost
+) -> None:
+    core.egress_suffix = "%2F+/=@:#?"
+    await start_host()
+    connection = await core.connected()
+    answer = await connection.ask("workspace.exec", call("bash", command="echo $https_proxy"))
+    proxy = urlsplit(answer["r"]["output"]["stdout"].strip())
+    assert (proxy.username, proxy.hostname, proxy.port) == ("nylorun", "127.0.0.1", 9)
+    assert unquote(proxy.password or "") == "egress-1-1%2F+/=@:#?"
+
+
+async def test_without_a_proxy_there_are_no_proxy_variables(core: Core, start_host: StartHost) -> None:
+    await start_host(NYLORUN_EGRESS_PROXY="", HTTPS_PROXY="http://elsewhere:1")
+    connection = await core.connected()
+    answer = await connection.ask("workspace.exec", call("bash", command="env | grep -i proxy"))
+    assert answer["r"]["output"]["stdout"] == ""
 
 
 async def test_pings_and_renewals_go_on_while_a_command_and_a_huge_frame_keep_things_busy(
