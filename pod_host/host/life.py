@@ -32,7 +32,7 @@ from pod_host.host.trust import TrustBundle, make_trust_directory
 from pod_host.host.workspace import Workspaces
 from pod_host.sandbox import Sandbox
 from pod_host.settings import Settings
-from pod_host.turn import TranscriptCache, Turn
+from pod_host.turn import FileCache, TranscriptCache, Turn
 
 log = get_log()
 
@@ -51,9 +51,10 @@ class Host:
             settings, self._api, joined=self._joined, answered=self._answered, refused=self._fenced
         )
         environments = Environments(settings, environ, self._credentials, self._trust)
-        self._workspaces = Workspaces(self._sandbox, environments.of_call)
+        self._workspaces = Workspaces(self._sandbox, environments.of_call, settings.skills_dir)
         self._setup = Setup(settings.harness_dir, settings.workspace_dir, self._sandbox, environments.of_setup)
         self._transcripts = TranscriptCache()
+        self._files = FileCache()
         self._connection: Connection | None = None
         self._form = 0  # of FEATURE_FORMS: the one that the Runtime takes
         self._tries = 0  # connections that did not last, in a row
@@ -161,6 +162,7 @@ class Host:
             gates=self._gates,
             sandbox=self._workspaces.of_run(run, start),
             transcripts=self._transcripts,
+            files=self._files,
             notes=[note] if note else [],
         )
 

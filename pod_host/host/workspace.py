@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
+from pod_host.client import Run
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.open_points import read_workspace_call
 from pod_host.contract.turn_start import TurnStart
-from pod_host.contract.work import EventParams, RunGrant
+from pod_host.contract.work import EventParams
 from pod_host.contract.workspace import TOOLS_OF, WorkspaceCall
 from pod_host.errors import ContractViolation, InvalidToolInput, RuntimeRefusal, SandboxError, WorkerLost
 from pod_host.host.claims import Ask, Claims, exec_payload, state_payload
 from pod_host.host.log import get_log
-from pod_host.sandbox import Completed, Failed, Outcome, Report, Request, ToolCall
+from pod_host.sandbox import Completed, Failed, MountSkill, Outcome, Sandbox, ToolCall
 from pod_host.sandbox.tools.inputs import parse_input
 
 INVALID_INPUT = "tool.invalid-input"
@@ -24,24 +26,11 @@ _CLAIM_SECONDS = 1.0  # how long a workspace answer waits for its claim: afterwa
 log = get_log()
 
 
-class Pending(Protocol):
+class Call(Protocol):
     """`sandbox.Pending`, or a call that was refused before it got there."""
 
     async def outcome(self) -> Outcome: ...
     def abort(self) -> None: ...
-
-
-class RunsCalls(Protocol):
-    """`sandbox.Sandbox`, as far as it is used here."""
-
-    def submit(self, request: Request) -> Pending: ...
-    async def report(self) -> Report: ...
-
-
-class LeasedRun(Protocol):
-    @property
-    def grant(self) -> RunGrant: ...
-    async def request(self, method: str, params: Any) -> Any: ...
 
 
 Environment = Callable[[Mapping[str, str], str | None], Mapping[str, str]]
@@ -51,13 +40,15 @@ Environment = Callable[[Mapping[str, str], str | None], Mapping[str, str]]
 class Workspaces:
     """Every session's way into the one sandbox of the pod."""
 
-    def __init__(self, sandbox: RunsCalls, environment: Environment) -> None:
+    def __init__(self, sandbox: Sandbox, environment: Environment, skills_dir: Path) -> None:
+        self.skills_dir = str(skills_dir)
+        self.mounted: set[str] = set()  # folders of skills, in this host's life: they go with the pod
         self._sandbox = sandbox
         self._environment = environment
         self._claims = Claims()
         self._opened: set[str] = set()  # owners whose sandbox was claimed as running in this host's life
 
-    def of_run(self, run: LeasedRun, start: TurnStart) -> SessionWorkspace | None:
+    def of_run(self, run: Run, start: TurnStart) -> SessionWorkspace | None:
         """None: the session has no sandbox, so its turn is offered no sandbox tools."""
         if start.agent is None or start.agent.sandbox is None:
             return None
@@ -127,8 +118,14 @@ class Workspaces:
 
     # --- for SessionWorkspace ------------------------------------------------------------------------------------------
 
-    def submit(self, session: str, tool: str, tool_input: JsonObject, environment: Mapping[str, str]) -> Pending:
+    def submit(self, session: str, tool: str, tool_input: JsonObject, environment: Mapping[str, str]) -> Call:
         return self._sandbox.submit(ToolCall(session, tool, tool_input, environment))
+
+    async def mount(self, folder: str, files: Mapping[str, bytes]) -> None:
+        outcome = await self._sandbox.submit(MountSkill(folder, files)).outcome()
+        if isinstance(outcome, Failed):
+            raise SandboxError(outcome.message)
+        self.mounted.add(folder)
 
     def environment(self, declared: Mapping[str, str], traceparent: str | None) -> Mapping[str, str]:
         return self._environment(declared, traceparent)
@@ -183,6 +180,20 @@ class SessionWorkspace:
             lambda outcome, took: self._claim("sandbox.exec", [exec_payload(tool, input, outcome, took)]),
         )
 
+    @property
+    def skills_dir(self) -> str:
+        """Where `mount_skill` puts folders."""
+        return self._workspaces.skills_dir
+
+    def has_skill(self, folder: str) -> bool:
+        """Whether it was mounted in this host's life."""
+        return folder in self._workspaces.mounted
+
+    async def mount_skill(self, folder: str, files: Mapping[str, bytes]) -> None:
+        """Make the folder of these files, read-only, whole or not at all; one that is there stays as it is. Raises
+        SandboxError."""
+        await self._workspaces.mount(folder, files)
+
     def _claim(self, kind: Any, payloads: list[JsonObject]) -> asyncio.Task[None] | None:
         if not self._owner_id:
             return None
@@ -199,7 +210,7 @@ class SessionWorkspace:
 class RunningCall:
     """One call in the worker's hands: `turn.SandboxCall`. It goes on whoever waits for it, until it ends or is aborted."""
 
-    def __init__(self, pending: Pending, ended: Callable[[Outcome, int], asyncio.Task[None] | None]) -> None:
+    def __init__(self, pending: Call, ended: Callable[[Outcome, int], asyncio.Task[None] | None]) -> None:
         self._pending = pending
         self._ended = ended
         self._claim: asyncio.Task[None] | None = None

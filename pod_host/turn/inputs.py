@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pod_host.contract.base import Json, JsonObject
-from pod_host.contract.transcript import Entry, InputEntry
+from pod_host.contract.transcript import Entry, InputEntry, entry_text
 from pod_host.turn.endings import TurnFailure
+
+_EDIT_BYTES = 128  # of the edit that carries an entry, beside it
 
 
 def input_entries(value: Json, turn_id: str) -> list[Entry]:
@@ -20,6 +24,15 @@ def input_entries(value: Json, turn_id: str) -> list[Entry]:
             raise _unknown()
         return [_entry(message, turn_id) for message in messages]
     return [_entry(value, turn_id)]
+
+
+def check_size(entries: Iterable[Entry], most_bytes: int) -> None:
+    """Raises TurnFailure ``limit_exceeded`` when one of ``entries`` can never be recorded: before any work is done."""
+    for entry in entries:
+        size = len(entry_text(entry)) + _EDIT_BYTES
+        if size > most_bytes:
+            text = f"A message of the turn takes {size} bytes of the record, more than recordEntryBytes, {most_bytes}"
+            raise TurnFailure("limit_exceeded", text)
 
 
 def _entry(message: Json, turn_id: str) -> Entry:

@@ -17,7 +17,7 @@ from pod_host.turn.compaction import Compaction
 from pod_host.turn.conversation import Conversation
 from pod_host.turn.endings import Ending, Released, Stopped, TurnFailure, TurnThrown, Waits
 from pod_host.turn.identity import Identities
-from pod_host.turn.inputs import input_entries
+from pod_host.turn.inputs import check_size, input_entries
 from pod_host.turn.journal import Journal
 from pod_host.turn.log import tell
 from pod_host.turn.loop import AgentLoop, Answered
@@ -119,6 +119,7 @@ class Turn:
         if start.engine != "agent":
             raise TurnFailure("engine.unsupported", f"This harness runs agent turns only, not engine {start.engine!r}")
         inputs = input_entries(start.checkpoint.input, self._ids.turn_id)
+        check_size(inputs, start.limits.record_entry_bytes)
         self._transcript = transcript = await self._read_transcript()
         end = await self._loop(transcript).run([*missing_pins(start, transcript.entries), *inputs])
         output = TurnOutput(

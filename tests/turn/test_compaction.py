@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
+from pod_host.errors import RuntimeRefusal
 from pod_host.sandbox.outcomes import Completed
-from pod_host.turn import Reported, TranscriptCache
+from pod_host.turn import Released, Reported, TranscriptCache
 from pod_host.turn.compaction import cut
 from pod_host.turn.memory import pinned_entries
 from tests.turn.double import TURN, Model, Runtime, World, calls, text
@@ -271,6 +272,46 @@ async def test_a_summary_that_fails_for_a_moment_is_asked_again() -> None:
     assert await runtime.turn(pages(), model=MODEL).run() == Reported("completed")
     [facts] = [update["compaction"] for update in runtime.outputs[0][1]["transcript"] if "compaction" in update]
     assert facts["summaryEffectIds"] == [f"{TURN}:0:model:step-5/summary-threshold-1~2"]
+
+
+@pytest.mark.parametrize(
+    ("code", "ending", "thrown"),
+    [
+        ("run_not_held", Released("ownership.lost"), None),
+        ("ownership_lost", Released("ownership.lost"), None),
+        ("unavailable", Released("connection.lost"), None),
+        ("turn_cancelled", Reported("cancelled"), None),
+        ("effect_drift", Reported("failed"), "effect_drift"),
+        ("invalid", Reported("failed"), "invalid"),
+    ],
+)
+@pytest.mark.parametrize("method", ["effect.intent", "effect.outcome"])
+async def test_a_refusal_of_a_summary_ends_the_turn_as_any_other(
+    method: str, code: str, ending: object, thrown: str | None
+) -> None:
+    def refuse(asked: str, params: JsonObject) -> None:
+        if asked == method and "/summary" in str(params.get("effectId") or params.get("effect", {}).get("effectId")):
+            raise RuntimeRefusal(code, "no")
+
+    runtime = Runtime(spending(5), intercept=refuse)
+    assert await runtime.turn(pages(), model=MODEL).run() == ending
+    assert [output.get("thrown", {}).get("code") for _, output in runtime.outputs][:1] in ([thrown], [])
+
+
+async def test_a_cancelled_turn_cancels_its_summary() -> None:
+    asked = asyncio.Event()
+
+    async def hang() -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    runtime = Runtime(spending(5), at_gate=lambda call: hang() if is_summary(call) else None)
+    turn = runtime.turn(pages(), model=MODEL)
+    running = asyncio.create_task(turn.run())
+    await asked.wait()
+    turn.stop("cancel")
+    assert await running == Reported("cancelled")
+    assert runtime.cancels == [f"{TURN}:0:model:step-5/summary-threshold-1"]
 
 
 # --- Overflow ------------------------------------------------------------------------------------------------------------

@@ -120,6 +120,68 @@ async def test_an_answer_too_large_for_the_record_is_reported_as_a_failure() -> 
     assert error_of(runtime)["code"] == "model.invalid_output"
 
 
+async def test_an_answer_whose_entry_would_pass_the_record_fails_before_the_work_goes_on() -> None:
+    """The outcome alone would fit; its entry of the transcript, which core would refuse at the end, would not."""
+    runtime = Runtime(script(text("x" * 15_000)), limits={"recordEntryBytes": 16_384})
+    assert await runtime.turn().run() == Reported("failed")
+    assert error_of(runtime)["code"] == "model.invalid_output"
+    assert "larger than an entry" in error_of(runtime)["message"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "asked"),
+    [
+        ({"output": [], "finishReason": "stop"}, "model.invalid_output", limits.MODEL_ATTEMPTS),
+        ({"output": [{"type": "text", "text": " \n"}]}, "model.invalid_output", limits.MODEL_ATTEMPTS),
+        ({"output": [{"type": "reasoning", "text": "hm"}]}, "model.invalid_output", limits.MODEL_ATTEMPTS),
+        ({"output": [], "finishReason": "other"}, "model.invalid_output", limits.MODEL_ATTEMPTS),
+        ({"output": [], "finishReason": "length"}, "model.invalid_output", 1),
+        ({"output": [], "finishReason": "content-filter"}, "model.content_policy", 1),
+        ({**text("I am"), "finishReason": "content-filter"}, "model.content_policy", 1),
+        (calls(("bash", {"command": "ls"}), finish="content-filter"), "model.content_policy", 1),
+    ],
+)
+async def test_an_answer_that_cannot_stand_ends_the_turn_in_clear_words(
+    monkeypatch: pytest.MonkeyPatch, answer: JsonObject, code: str, asked: int
+) -> None:
+    monkeypatch.setattr(limits, "MODEL_RETRY_FIRST_SECONDS", 0.0)
+    runtime = Runtime(lambda call, effect_id: answer)
+    sandbox = Sandbox()
+    assert await runtime.turn(sandbox).run() == Reported("failed")
+    assert error_of(runtime)["code"] == code
+    assert error_of(runtime)["message"].startswith("The ")
+    assert len(runtime.gate_calls) == asked
+    assert sandbox.started == []
+
+
+async def test_an_empty_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MODEL_RETRY_FIRST_SECONDS", 0.0)
+    answers = iter([{"output": []}, text("Hi")])
+    runtime = Runtime(lambda call, effect_id: next(answers))
+    assert await runtime.turn().run() == Reported("completed")
+    assert [entry["kind"] for entry in runtime.transcript] == ["input", "candidate", "final"]
+
+
+async def test_a_model_may_be_done_without_a_word_after_its_tools_results() -> None:
+    runtime = Runtime(script(calls(("bash", {"command": "ls"})), {"output": [], "finishReason": "stop"}))
+    assert await runtime.turn(Sandbox()).run() == Reported("completed")
+    assert runtime.outputs[0][1]["output"] == ""
+
+
+@pytest.mark.parametrize("finish", ["stop", "length", "other", "something-new", None])
+async def test_a_text_is_an_answer_however_it_ended(finish: str | None) -> None:
+    runtime = Runtime(lambda call, effect_id: {**text("Hi"), "finishReason": finish})
+    assert await runtime.turn().run() == Reported("completed")
+    assert runtime.outputs[0][1]["output"] == "Hi"
+
+
+@pytest.mark.parametrize("code", ["content_policy", "auth", "timeout", "invalid_output", "something_new"])
+async def test_a_failure_without_a_text_has_one_all_the_same(code: str) -> None:
+    runtime = Runtime(lambda call, effect_id: {"kind": "failed", "code": code, "retryable": False})
+    assert await runtime.turn().run() == Reported("failed")
+    assert error_of(runtime) == {"code": f"model.{code}", "message": f"The model call failed: {code}"}
+
+
 async def test_a_call_past_the_limit_is_not_sent() -> None:
     runtime = Runtime(script(), limits={"modelCallBytes": 100})
     assert await runtime.turn().run() == Reported("failed")
