@@ -6,16 +6,21 @@ journal     intent → run → outcome, never twice      toolset       tools, br
 transcripts entries, encoded once, and their cache   projection    entries as prompt items
 prompt      the system text                          results       results that fit
 call_bytes  a model call's body and hash             identity      the names of effects
+memory      the Agent's memory and its pinned index  wakes         schedule_wake
+skills      what the manifest says of skills         skill_files   their files: fetched, verified, mounted
+skill_tools load_skill, read_skill_resource          answers       the output: a text, or JSON that fits
 stop        the one switch that stops it all         reporting     the output, and what a refused one does
 """
 
 from pod_host.turn.endings import Ending, Released, Reported
 from pod_host.turn.ports import GatePort, RunPort, SandboxCall, SandboxPort
+from pod_host.turn.skill_files import FileCache
 from pod_host.turn.transcripts import TranscriptCache
 from pod_host.turn.turn import Turn
 
 __all__ = [
     "Ending",
+    "FileCache",
     "GatePort",
     "Released",
     "Reported",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from pod_host.contract.base import JsonObject, Sent
@@ -53,4 +53,18 @@ class SandboxCall(Protocol):
 class SandboxPort(Protocol):
     """The sandbox of one session. Calls are ordered among themselves as they are started."""
 
+    @property
+    def skills_dir(self) -> str:
+        """Where `mount_skill` puts folders."""
+        ...
+
     def start(self, tool: str, input: JsonObject, *, traceparent: str | None) -> SandboxCall: ...
+
+    def has_skill(self, folder: str) -> bool:
+        """Whether it was mounted in this host's life."""
+        ...
+
+    async def mount_skill(self, folder: str, files: Mapping[str, bytes]) -> None:
+        """Make the folder of these files (relative paths), read-only, whole or not at all; one that is there stays as it
+        is. Raises SandboxError."""
+        ...

@@ -18,18 +18,22 @@ from pod_host.turn.endings import Stopped
 from pod_host.turn.journal import Execution, Fate, Known, Unknown
 from pod_host.turn.ports import SandboxPort
 from pod_host.turn.results import failure
+from pod_host.turn.skill_files import SkillMounts
+from pod_host.turn.skills import NO_SKILLS, Skills
 from pod_host.turn.stop import Stop
 from pod_host.turn.toolset import Tool
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxTools:
-    """``traceparent``: the turn's, for calls whose intent is answered without one."""
+    """``traceparent``: the turn's, for calls whose intent is answered without one. ``skills`` are mounted before a call."""
 
     sandbox: SandboxPort
     workspace: str
     traceparent: str | None
     stop: Stop
+    skills: Skills = NO_SKILLS
+    mounts: SkillMounts | None = None
 
     def tools(self) -> Iterable[Tool]:
         texts = tool_texts(self.workspace)
@@ -42,6 +46,8 @@ class SandboxTools:
                 parallel=True,  # the sandbox orders its own: writers one after another, a read after earlier writers
                 check=partial(_check, name),
                 run=partial(self._run, name),
+                skill_of=self.skills.named_in,
+                ready=self.mounts.mount_all if self.mounts and self.skills else None,
             )
 
     async def _run(self, name: str, arguments: JsonObject, execution: Execution) -> Fate:

@@ -29,6 +29,9 @@ from pod_host.turn.prompt import system_text
 from pod_host.turn.reporting import Reporter, Taken, released
 from pod_host.turn.requests import Requests
 from pod_host.turn.sandbox_tools import SandboxTools
+from pod_host.turn.skill_files import FileCache, SkillFiles, SkillMounts
+from pod_host.turn.skill_tools import SkillTools
+from pod_host.turn.skills import Skills
 from pod_host.turn.state import state_of, steps_before
 from pod_host.turn.stop import Stop
 from pod_host.turn.tool_calls import ToolCalls
@@ -38,8 +41,9 @@ from pod_host.turn.wakes import WakeTools
 
 
 class Turn:
-    """``sandbox`` None: no sandbox tools are offered. ``notes``: the host's sentences for the model, the same for the
-    whole segment. Make it within the event loop; `run` it once."""
+    """``sandbox`` None: no sandbox tools are offered. ``transcripts`` and ``files``: what the host's turns keep for each
+    other. ``notes``: the host's sentences for the model, the same for the whole segment. Make it within the event loop;
+    `run` it once."""
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class Turn:
         gates: GatePort,
         sandbox: SandboxPort | None,
         transcripts: TranscriptCache,
+        files: FileCache,
         notes: Sequence[str],
     ) -> None:
         self._run = run
@@ -56,6 +61,7 @@ class Turn:
         self._gates = gates
         self._sandbox = sandbox
         self._transcripts = transcripts
+        self._files = files
         self._notes = tuple(notes)
         self._stop = Stop()
         self._requests = Requests(run, self._stop)
@@ -63,6 +69,8 @@ class Turn:
         state = start.checkpoint.state
         self._reporter = Reporter(self._requests, state_of(self._ids.turn_id, 0) if state is None else state)
         self._transcript: SegmentTranscript | None = None
+        skills_dir = sandbox.skills_dir if sandbox is not None and self._workspace() is not None else None
+        self._skills = Skills.of(start.manifest, skills_dir)
 
     def stop(self, reason: CancelReason, message: str | None = None) -> None:
         """Stop the turn, as core's ``cancel`` says. Idempotent; `run` then ends. ``message`` is for the log."""
@@ -200,9 +208,14 @@ class Turn:
         return AgentSandbox().workspace if self._start.routing.sandbox is not None else None
 
     def _providers(self, workspace: str | None) -> Iterator[ToolProvider]:
+        files = SkillFiles(self._requests, self._files, self._start.limits.chunk_bytes)
+        mounts = SkillMounts(self._skills, files, self._sandbox if workspace is not None else None, self._stop)
         if self._sandbox is not None and workspace is not None:
             trace = self._start.trace
-            yield SandboxTools(self._sandbox, workspace, trace.traceparent if trace else None, self._stop)
+            traceparent = trace.traceparent if trace else None
+            yield SandboxTools(self._sandbox, workspace, traceparent, self._stop, self._skills, mounts)
+        if self._skills:
+            yield SkillTools(self._skills, files, mounts)
         if self._start.memory is not None:
             yield MemoryTools.of(self._start.memory)
         if self._start.agent is not None and self._start.agent.self_wake:
@@ -212,4 +225,5 @@ class Turn:
         """Of the system text, one for each thing that is there."""
         if self._start.memory is not None:
             yield memory_section(self._start.memory)
+        yield self._skills.section()
         yield answers.section()

@@ -7,6 +7,7 @@ keeps a journal and a transcript, and can stop the world at any point between tw
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from pod_host.contract.transcript import Entry, fold
 from pod_host.contract.turn_start import TurnStart
 from pod_host.contract.work import RunGrant
 from pod_host.errors import ChannelClosed, GateRefusal, RuntimeRefusal
-from pod_host.turn import Turn
+from pod_host.turn import FileCache, Turn
 from pod_host.turn.ports import SandboxPort
 from pod_host.turn.transcripts import TranscriptCache
 
@@ -112,6 +113,9 @@ class Runtime:
     gate_calls: list[str] = field(default_factory=list)
     cancels: list[str] = field(default_factory=list)
     traceparents: dict[str, str | None] = field(default_factory=dict)
+    members: JsonObject = field(default_factory=dict)  # of every TurnStart
+    files: dict[str, bytes] = field(default_factory=dict)  # what definition.file serves
+    core_tool: Callable[[JsonObject], Json] = lambda intent: {"kind": "completed", "output": "done by core"}
     owner: str = ""
     owners: int = 0
     settled: asyncio.Event = field(default_factory=asyncio.Event)  # an outcome was recorded
@@ -143,6 +147,7 @@ class Runtime:
             "routing": {"sandbox": {"ownerId": SESSION, "environmentId": "env_1"}},
             "agent": {"id": AGENT, "kind": "pod", "sandbox": {"workspace": "/workspace"}},
             "limits": self.limits,
+            **self.members,
             **members,
         }
         return TurnStart.read(_stored(value))
@@ -153,8 +158,9 @@ class Runtime:
         return Run(self, self.owner)
 
     def turn(self, sandbox: SandboxPort | None = None, **members: Any) -> Turn:
-        """A leased segment. ``members``: of TurnStart, or ``transcripts``, ``notes``, ``run``."""
+        """A leased segment. ``members``: of TurnStart, or ``transcripts``, ``files``, ``notes``, ``run``."""
         transcripts = members.pop("transcripts", None) or TranscriptCache()
+        files = members.pop("files", None) or FileCache()
         notes = members.pop("notes", ())
         run = members.pop("run", None) or self.lease()
         return Turn(
@@ -163,6 +169,7 @@ class Runtime:
             gates=self,
             sandbox=sandbox,
             transcripts=transcripts,
+            files=files,
             notes=notes,
         )
 
@@ -189,6 +196,8 @@ class Runtime:
             return self._intent(params["effect"], params["requestHash"])
         if method == "effect.outcome":
             return self._outcome(params)
+        if method == "definition.file":
+            return self._file(params)
         return self._output(method, params)
 
     def _intent(self, intent: JsonObject, request_hash: str) -> JsonObject:
@@ -203,6 +212,8 @@ class Runtime:
             held = self.hold(intent)
             if held is not None:
                 row.status = held
+            elif intent["kind"] == "tool" and intent["target"]["kind"] == "runtime":
+                row.status, row.outcome = "completed", {"value": self.core_tool(intent)}
         elif row.request_hash != request_hash:
             raise RuntimeRefusal("effect_drift", f"{effect_id} was asked with another request")
         elif row.status in ("pending", "uncertain"):
@@ -218,6 +229,12 @@ class Runtime:
             return {"status": row.status}
         answer: JsonObject = {"status": "execute", "traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
         return {**answer, "rejoin": True} if row.executed > 1 else answer
+
+    def _file(self, params: JsonObject) -> JsonObject:
+        content = self.files[params["sha256"]]
+        start = params.get("offset", 0)
+        assert params["length"] <= self.limits.get("chunkBytes", 16 * 1024 * 1024)
+        return {"base64": base64.b64encode(content[start : start + params["length"]]).decode()}
 
     def _outcome(self, params: JsonObject) -> JsonObject:
         row = self.journal[params["effectId"]]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pod_host.contract.base import JsonObject
+from pod_host.errors import SandboxError
 from pod_host.sandbox.outcomes import Completed, Outcome
 from tests.turn.double import World
 
@@ -19,7 +20,8 @@ def echo(tool: str, arguments: JsonObject) -> Outcome:
 
 @dataclass
 class Sandbox:
-    """``work`` gives a call's outcome, or raises; ``held``: tools whose calls wait for `release` or an abort."""
+    """``work`` gives a call's outcome, or raises; ``held``: tools whose calls wait for `release` or an abort.
+    ``unmountable``: why no skill can be mounted. ``skills``: those that are, by folder; they live as long as the pod."""
 
     work: Work = echo
     world: World | None = None
@@ -30,6 +32,21 @@ class Sandbox:
     stubborn: bool = False  # an abort changes nothing
     released: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: asyncio.Event = field(default_factory=asyncio.Event)  # a held call is being awaited
+
+    skills_dir: str = "/skills"
+    unmountable: str | None = None
+    skills: dict[str, dict[str, bytes]] = field(default_factory=dict)
+
+    def has_skill(self, folder: str) -> bool:
+        return folder in self.skills
+
+    async def mount_skill(self, folder: str, files: Mapping[str, bytes]) -> None:
+        if self.world is not None:
+            await self.world.point("skill mounted")
+        if self.unmountable is not None:
+            raise SandboxError(self.unmountable)
+        assert folder not in self.skills
+        self.skills[folder] = dict(files)
 
     def start(self, tool: str, input: JsonObject, *, traceparent: str | None) -> _Call:
         self.started.append((tool, input))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 
 from pod_host import limits
 from pod_host.contract.base import JsonObject
 from pod_host.errors import RuntimeRefusal
-from pod_host.turn import Released, Reported, SandboxCall, TranscriptCache
+from pod_host.turn import Released, Reported, TranscriptCache
 from tests.turn.double import TURN, Runtime, calls, script, text
 from tests.turn.sandbox_double import Sandbox
 
@@ -210,8 +212,8 @@ async def test_a_model_call_of_unknown_fate_ends_the_segment_as_uncertain() -> N
 
 
 async def test_a_bug_is_reported_as_thrown() -> None:
-    class Broken:
-        def start(self, tool: str, input: JsonObject, *, traceparent: str | None) -> SandboxCall:
+    class Broken(Sandbox):
+        def start(self, tool: str, input: JsonObject, *, traceparent: str | None) -> NoReturn:
             raise ZeroDivisionError("a bug")
 
     runtime = Runtime(script(calls(("bash", {"command": "ls"}))))
