@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pod_host.sandbox import kernel
 from tests.host.core import Core, Watched
 
 
@@ -96,6 +97,11 @@ class HostProcess:
         return "".join([json.dumps(event) + "\n" for event in self.events.all] + self.other_lines)
 
 
+def _end_with_us() -> None:
+    """A test run that is killed for its time leaves no host behind."""
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 StartHost = Callable[..., Any]
 
 
@@ -114,6 +120,7 @@ async def start_host(pod: Path, core: Core) -> AsyncIterator[StartHost]:
             stderr=asyncio.subprocess.PIPE,
             cwd=Path(__file__).parents[2],
             limit=64 * 1024 * 1024,
+            preexec_fn=_end_with_us,
         )
         host = HostProcess(process)
         hosts.append(host)
