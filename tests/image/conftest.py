@@ -67,34 +67,41 @@ class Cluster:
         self.network = network
         self.directory = directory
         self.policy = one(render("base"), "NetworkPolicy")
-        self.token = secrets.token_urlsafe(32)
-        self.runtime_join = JoinSecret(directory / "runtime-join", self.token)
-        self.join = JoinSecret(directory / "join", self.token)
+        token = secrets.token_urlsafe(32)
+        self.runtime_join = JoinSecret(directory / "runtime-join", token)
+        self.join = JoinSecret(directory / "join", token)
         self.volume = Volume(directory / "volume")
+        self._made: list[Pod | RuntimeContainer] = []
         network.apply(self.policy)
 
-    def runtime(self, *arguments: str, state: str = "state") -> RuntimeContainer:
-        return RuntimeContainer(
-            self.network, self.directory / state, self.runtime_join, machine=self.machine, arguments=arguments
+    def runtime(self, *arguments: str, state: str = "state", agent: str | None = None) -> RuntimeContainer:
+        """On a state directory of that name. ``agent``: an agent file instead of the manifest's."""
+        at = self.directory / state
+        made = RuntimeContainer(
+            self.network, at, self.runtime_join, machine=self.machine, arguments=arguments, agent=agent
         )
+        self._made.append(made)
+        return made
 
     def pod(self, volume: Volume | None = None, join: JoinSecret | None = None, **options: str) -> Pod:
-        """``options``: see `Pod`. A variable is given as POD_HOST_…=value."""
+        """``options``: see `Pod`; a name in capitals is a variable of its environment."""
         env = {name: options.pop(name) for name in list(options) if name.isupper()}
-        return Pod(
-            self.network,
-            volume or self.volume,
-            join or self.join,
-            machine=self.machine,
-            env=env,
-            **options,
-        )
+        made = Pod(self.network, volume or self.volume, join or self.join, machine=self.machine, env=env, **options)
+        self._made.append(made)
+        return made
+
+    def close(self) -> None:
+        for made in self._made:
+            print(f"--- {made.name}\n{made.log()}")  # shown when the test has failed
+            made.delete(grace=0)
 
 
 @pytest.fixture
 def cluster(images: Machine, network: Network, tmp_path: Path) -> Iterator[Cluster]:
-    tmp_path.chmod(0o755)  # uid 1000 comes through here
-    yield Cluster(images, network, tmp_path)
-    for name in images.podman("ps", "--all", "--format", "{{.Names}}").split():  # shown when the test has failed
-        print(f"--- {name}\n{''.join(images.outcome(*images.podman_command('logs', name))[1:])}")
-    images.remove_containers()
+    for directory in (tmp_path, *tmp_path.parents[:2]):
+        directory.chmod(0o755)  # uid 1000 comes through here
+    made = Cluster(images, network, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()

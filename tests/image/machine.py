@@ -44,6 +44,12 @@ class Machine:
         conf = storage / "containers.conf"
         conf.write_text(_CONTAINERS_CONF.format(tmp=run / "libpod"))
         self._environment = {**os.environ, "CONTAINERS_CONF": str(conf)}
+        # One state of the checkout for all builds, whoever works in it meanwhile.
+        self._checkout = storage / "checkout"
+        shutil.rmtree(self._checkout, ignore_errors=True)
+        ignored = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info")
+        shutil.copytree(REPOSITORY, self._checkout, ignore=ignored)
+        shutil.copy(REPOSITORY / ".dockerignore", self._checkout)
         self._storage_options = ["--root", str(storage / "root"), "--runroot", str(run), "--storage-driver", "overlay"]
 
     def run(self, *command: str, check: bool = True, seconds: float = 60.0, stdin: str | None = None) -> str:
@@ -105,7 +111,7 @@ class Machine:
 
     def build_product(self, tag: str, target: str, *options: str) -> None:
         """The repository's own Dockerfile."""
-        self.build(REPOSITORY, tag, "--build-arg", f"BASE_IMAGE={BASE}", "--target", target, *options)
+        self.build(self._checkout, tag, "--build-arg", f"BASE_IMAGE={BASE}", "--target", target, *options)
 
     def image(self, tag: str) -> Any:
         """What `podman image inspect` says of it."""

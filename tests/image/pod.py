@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
@@ -160,7 +159,7 @@ class Pod(Container):
 
     def delete(self, grace: int = 10) -> None:
         """As Kubernetes does it; grace 0: as a node does that dies."""
-        self.machine.podman("pod", "rm", "--force", "--time", str(grace), self.pod_name)
+        self.machine.podman("pod", "rm", "--force", "--ignore", "--time", str(grace), self.pod_name)
 
 
 class RuntimeContainer(Container):
@@ -169,7 +168,14 @@ class RuntimeContainer(Container):
     made = 0
 
     def __init__(
-        self, network: Network, state: Path, join: JoinSecret, *, machine: Machine, arguments: tuple[str, ...] = ()
+        self,
+        network: Network,
+        state: Path,
+        join: JoinSecret,
+        *,
+        machine: Machine,
+        arguments: tuple[str, ...] = (),
+        agent: str | None = None,
     ) -> None:
         RuntimeContainer.made += 1
         self.pod_name = f"runtime-{RuntimeContainer.made}"
@@ -180,12 +186,9 @@ class RuntimeContainer(Container):
         documents = render("dev-runtime")
         template = one(documents, "Deployment")["spec"]["template"]
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": self.pod_name}, "spec": template["spec"]}
-        agent = one(documents, "ConfigMap")["data"]
         files = state.parent / f"{self.pod_name}-agent"
-        shutil.rmtree(files, ignore_errors=True)
         files.mkdir()
-        for name, text in agent.items():
-            (files / name).write_text(text)
+        (files / "agent.yaml").write_text(agent or one(documents, "ConfigMap")["data"]["agent.yaml"])
         document = for_podman(pod, None, {"join": join.directory, "agent": files, "state": state})
         (container,) = document["spec"]["containers"]
         # podman has neither the node's address nor probes.
@@ -236,7 +239,7 @@ class RuntimeContainer(Container):
         return answer.get("output", answer)
 
     def delete(self, grace: int = 10) -> None:
-        self.machine.podman("pod", "rm", "--force", "--time", str(grace), self.pod_name)
+        self.machine.podman("pod", "rm", "--force", "--ignore", "--time", str(grace), self.pod_name)
 
 
 def play(machine: Machine, network: Network, name: str, document: Document) -> str:
