@@ -42,6 +42,8 @@ def main(settings: Settings) -> int:
         for line in fault.faults:
             print(f"pod-host: {line}", file=sys.stderr)
         return EXIT_CONFIGURATION
+    finally:
+        log.finish()
     return 0
 
 

@@ -32,7 +32,7 @@ from pod_host.host.trust import TrustBundle, make_trust_directory
 from pod_host.host.workspace import Workspaces
 from pod_host.sandbox import Sandbox
 from pod_host.settings import Settings
-from pod_host.turn import FileCache, TranscriptCache, Turn
+from pod_host.turn import FileCache, Tracing, TranscriptCache, Turn
 
 log = get_log()
 
@@ -55,6 +55,7 @@ class Host:
         self._setup = Setup(settings.harness_dir, settings.workspace_dir, self._sandbox, environments.of_setup)
         self._transcripts = TranscriptCache()
         self._files = FileCache()
+        self._tracing = Tracing.to(settings.otlp_endpoint)
         self._connection: Connection | None = None
         self._form = 0  # of FEATURE_FORMS: the one that the Runtime takes
         self._tries = 0  # connections that did not last, in a row
@@ -78,6 +79,7 @@ class Host:
             await self._sandbox.stop()
             await self._api.close()
             await self._gates.close()
+            await self._tracing.close()
 
     # --- the way up ---------------------------------------------------------------------------------------------------
 
@@ -164,6 +166,7 @@ class Host:
             transcripts=self._transcripts,
             files=self._files,
             notes=[note] if note else [],
+            tracing=self._tracing,
         )
 
     # --- what the credentials tell --------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 import time
@@ -128,6 +129,14 @@ def configure(level: LogLevel, log_format: LogFormat | None, stream: TextIO | No
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger(LOGGER).setLevel(level.upper())
+
+
+def finish() -> None:
+    """Before the process ends: a stderr that nobody reads any more must not change the exit code."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 class Thinning(logging.Filter):

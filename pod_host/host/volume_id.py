@@ -20,7 +20,8 @@ _FORM = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 def read_or_make(harness_dir: Path) -> str:
-    """The id in ``<harness dir>/volume-id``, on the disk before it is returned. Raises VolumeIdError."""
+    """The id in ``<harness dir>/volume-id``, on the disk before it is returned. Raises VolumeIdError, also when the
+    directory is not there: it was made at the start, so the volume has gone."""
     path = harness_dir / NAME
     try:
         content = files.read_small(path, _MOST_BYTES)
@@ -39,7 +40,6 @@ def read_or_make(harness_dir: Path) -> str:
 def _make(path: Path) -> str:
     made = str(uuid.uuid4())
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         files.replace(path, f"{made}\n".encode(), 0o600, durable=True)
     except OSError as fault:
         raise VolumeIdError(f"{path} cannot be written: {fault.strerror or os.strerror(fault.errno or 0)}") from fault

@@ -85,6 +85,11 @@ class HostProcess:
         """Any number of times. (`send_signal` would reap the process beside asyncio.)"""
         os.kill(self.process.pid, how)
 
+    def stop_reading(self) -> None:
+        """Close our end of its stderr."""
+        pipe = self.process._transport.get_pipe_transport(2)  # type: ignore[attr-defined]
+        pipe.close()
+
     async def ended(self) -> int:
         """Its exit code. A host that does not end fails the test."""
         async with asyncio.timeout(60):

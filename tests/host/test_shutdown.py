@@ -93,6 +93,16 @@ async def test_in_every_phase_it_leaves_with_0_and_leaves_nothing(
         server.close()
 
 
+async def test_a_log_that_nobody_reads_any_more_changes_nothing(start_host: StartHost, core: Core) -> None:
+    host = await start_host()
+    connection = await core.connected()
+    host.stop_reading()
+    await connection.close("reconnecting")
+    await core.connected(2)
+    host.terminate()
+    assert await host.ended() == 0
+
+
 async def test_sigint_is_the_same(start_host: StartHost, core: Core) -> None:
     host = await start_host()
     await core.connected()

@@ -15,13 +15,19 @@ as_a_user = pytest.mark.skipif(os.geteuid() == 0, reason="root reads and writes 
 
 
 def test_it_is_made_once_and_then_read(tmp_path: Path) -> None:
-    made = read_or_make(tmp_path / "harness")
-    file = tmp_path / "harness" / "volume-id"
+    made = read_or_make(tmp_path)
+    file = tmp_path / "volume-id"
     assert file.read_text() == f"{made}\n"
     assert file.stat().st_mode & 0o777 == 0o600
     assert uuid.UUID(made).version == 4
-    assert read_or_make(tmp_path / "harness") == made
-    assert os.listdir(tmp_path / "harness") == ["volume-id"]
+    assert read_or_make(tmp_path) == made
+    assert os.listdir(tmp_path) == ["volume-id"]
+
+
+def test_a_volume_that_has_gone_gets_no_new_id(tmp_path: Path) -> None:
+    with pytest.raises(VolumeIdError, match="cannot be written"):
+        read_or_make(tmp_path / "gone")
+    assert os.listdir(tmp_path) == []
 
 
 def test_an_id_of_another_form_of_the_contract_is_kept(tmp_path: Path) -> None:
