@@ -19,7 +19,7 @@ from pod_host.contract.base import Json
 from pod_host.contract.encoding import decode, encode
 from pod_host.errors import ConfigurationError
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -71,6 +71,7 @@ CREATE TABLE model_usage (
 );
 
 CREATE TABLE memories (path TEXT PRIMARY KEY, content TEXT NOT NULL, turn_id TEXT NOT NULL, changed INTEGER NOT NULL);
+CREATE TABLE turn_memory (turn_id TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE wakes (session_id TEXT PRIMARY KEY, at REAL NOT NULL, note TEXT NOT NULL);
 
 CREATE TABLE contents (sha256 TEXT PRIMARY KEY, size INTEGER NOT NULL);

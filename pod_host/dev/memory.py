@@ -12,7 +12,7 @@ from typing import Final
 
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.effects import ToolIntent, tool_failure
-from pod_host.dev.database import Database
+from pod_host.dev.database import Database, dump, load
 from pod_host.dev.runs import Run
 from pod_host.dev.sessions import Sessions
 
@@ -58,6 +58,15 @@ class Memories:
             return {"kind": "completed", "output": command(arguments, run.turn_id)}
         except MemoryFault as fault:
             return tool_failure(fault.code, str(fault))
+
+    def index_of(self, turn_id: str) -> JsonObject:
+        """The index as the turn began with it: a segment that runs again after a write must get the same prompt."""
+        kept = self._db.value("SELECT body FROM turn_memory WHERE turn_id = ?", turn_id)
+        if kept is None:
+            kept = dump(self.index())
+            self._db.run("INSERT INTO turn_memory VALUES (?, ?)", turn_id, kept)
+        index: JsonObject = load(kept)
+        return index
 
     def index(self) -> JsonObject:
         """``{index, truncated?}``: a line per memory, newest first."""

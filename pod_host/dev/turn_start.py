@@ -71,7 +71,7 @@ class TurnStarts:
         if definition.loop is not None:
             start["loop"] = definition.loop
         if definition.memory is not None:
-            start["memory"] = {**definition.memory, **self._memories.index()}
+            start["memory"] = {**definition.memory, **self._memories.index_of(run.turn_id)}
         if session["mcp"] is not None:
             start["mcp"] = facts(load(session["mcp"]), definition)
         TurnStart.read(start)

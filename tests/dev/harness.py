@@ -112,7 +112,8 @@ class Channel:
         self._reader = asyncio.create_task(self._read())
 
     async def ask(self, method: str, params: JsonObject) -> Json:
-        return await asyncio.wait_for((await self.start(method, params))[1], WAIT)
+        async with asyncio.timeout(WAIT):  # not wait_for, which in 3.11 may lose a cancellation
+            return await (await self.start(method, params))[1]
 
     async def start(self, method: str, params: JsonObject) -> tuple[int, asyncio.Future[Json]]:
         """Send a request; its id, and its answer to come."""

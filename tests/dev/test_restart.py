@@ -244,23 +244,23 @@ class Driver:
         assert self.acknowledged_in(run) <= recorded  # nothing that was acknowledged is lost
         for number in range(self.STEPS):
             effect = run.tool_intent("step", {"kind": "harness"}, {"n": number}, at=f"step-{number}/0")
-            if effect["effectId"] in recorded:
-                continue
-            answer = await run.intent(effect)
-            if answer["status"] == "completed":
-                assert answer["outcome"]["value"]["code"] == "tool.interrupted"
-            else:
-                assert effect["effectId"] not in self.executed, "a call of our own was executed twice"
-                self.executed.append(effect["effectId"])
-                await run.outcome(effect, {"kind": "completed", "output": number})
-            self.acknowledged.add(effect["effectId"])
+            if effect["effectId"] not in recorded:
+                await self.step(run, effect, number)
             if number == self.STEPS // 2 and run.segment == 0:
-                entry = run.input_entry("half")
-                await run.ask(
-                    "checkpoint", status="yielded", state=1, transcript=[{"keep": 0, "entries": [entry], "length": 1}]
-                )
+                edit = {"keep": 0, "entries": [run.input_entry("half")], "length": 1}
+                await run.ask("checkpoint", status="yielded", state=1, transcript=[edit])
                 return
         await run.complete("whole")
+
+    async def step(self, run: Run, effect: JsonObject, number: int) -> None:
+        answer = await run.intent(effect)
+        if answer["status"] == "completed":
+            assert answer["outcome"]["value"]["code"] == "tool.interrupted"
+        else:
+            assert effect["effectId"] not in self.executed, "a call of our own was executed twice"
+            self.executed.append(effect["effectId"])
+            await run.outcome(effect, {"kind": "completed", "output": number})
+        self.acknowledged.add(effect["effectId"])
 
     def acknowledged_in(self, run: Run) -> set[str]:
         prefix = f"{run.turn_id}:{run.segment}:"
