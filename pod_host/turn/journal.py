@@ -2,6 +2,7 @@
 
 recorded in this segment → its value        intent → completed → its value
 intent → pending | uncertain → Held         intent → execute → run → outcome → the value that core recorded
+                                            … run → its answer was lost → the same intent again
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from pod_host.turn.text import readable
 @dataclass(frozen=True, slots=True)
 class Execution:
     """Core said ``execute``. ``traceparent``: the call's own span context, when core gave one. ``rejoin``: a previous
-    owner left the call at a gate; the same key and body join it."""
+    owner left the call at a gate; the same key and body join it. ``asked``: how often this segment's run has asked for it
+    now, from 1."""
 
     effect_id: str
     traceparent: str | None
     rejoin: bool
+    asked: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,13 @@ class Unknown:
     error: str
 
 
-Fate: TypeAlias = Known | Unknown
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The answer was lost on its way, and the call may be sent again: core is asked the same intent, counts it, and says
+    what is to be done. Who gives it looks at `Execution.asked`, so that this ends."""
+
+
+Fate: TypeAlias = Known | Unknown | Again
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +101,22 @@ class Journal:
             if recorded.request_hash != request_hash:
                 raise TurnThrown("effect_drift", f"{intent.effect_id} was recorded with another request")
             return Settled(recorded.outcome.get("value"), replayed=True)
-        answer: IntentResult = await self._requests.ask(
-            "effect.intent", IntentParams(run_id=self._requests.run_id, effect=intent, request_hash=request_hash)
-        )
-        if answer.status == "completed":
-            return Settled(_value(intent.effect_id, answer.outcome), replayed=True)
-        if answer.status != "execute":
-            return Held(answer.status, intent.effect_id)
-        fate = await run(Execution(intent.effect_id, answer.traceparent, answer.rejoin))
-        return await self._report(intent.effect_id, fate, smaller)
+        params = IntentParams(run_id=self._requests.run_id, effect=intent, request_hash=request_hash)
+        asked = 0
+        while True:
+            asked += 1
+            answer: IntentResult = await self._requests.ask("effect.intent", params)
+            if answer.status == "completed":
+                return Settled(_value(intent.effect_id, answer.outcome), replayed=True)
+            if answer.status != "execute":
+                return Held(answer.status, intent.effect_id)
+            fate = await run(Execution(intent.effect_id, answer.traceparent, answer.rejoin, asked))
+            if not isinstance(fate, Again):
+                return await self._report(intent.effect_id, fate, smaller)
 
-    async def _report(self, effect_id: str, fate: Fate, smaller: Callable[[Json], Json | None]) -> Settled | Held:
+    async def _report(
+        self, effect_id: str, fate: Known | Unknown, smaller: Callable[[Json], Json | None]
+    ) -> Settled | Held:
         while True:
             try:
                 answer: OutcomeResult = await self._requests.ask(
@@ -118,7 +132,7 @@ class Journal:
             return Held("uncertain", effect_id)
         return Settled(_value(effect_id, answer.outcome), replayed=False)
 
-    def _params(self, effect_id: str, fate: Fate) -> OutcomeParams:
+    def _params(self, effect_id: str, fate: Known | Unknown) -> OutcomeParams:
         run_id = self._requests.run_id
         if isinstance(fate, Known):
             return OutcomeParams(run_id=run_id, effect_id=effect_id, value=fate.value)

@@ -30,9 +30,10 @@ class SchemaFault(PodHostError):
 
 
 class Schema:
-    """One schema, checked when it is made. Raises SchemaFault, whose text names the place at fault."""
+    """One schema, checked when it is made. Raises SchemaFault, whose text names the place at fault. ``dialect``: the
+    validator of its keywords."""
 
-    def __init__(self, schema: Json) -> None:
+    def __init__(self, schema: Json, dialect: Any = Draft202012Validator) -> None:
         try:
             ordered = decode(canonical(schema))
             Draft202012Validator.check_schema(ordered, format_checker=_PATTERNS)
@@ -41,7 +42,7 @@ class Schema:
         except (ContractViolation, RecursionError):
             raise SchemaFault("nested too deeply") from None
         # An empty registry retrieves nothing: only what the schema itself holds can be referred to.
-        self._validator: Any = Draft202012Validator(ordered, registry=Registry())
+        self._validator: Any = dialect(ordered, registry=Registry())
 
     def issues(self, value: Json) -> list[InputIssue]:
         """What in ``value`` does not fit, the first few of it. Raises SchemaFault for a ``$ref`` that leads nowhere."""

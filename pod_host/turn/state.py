@@ -1,18 +1,37 @@
-"""What a turn leaves for its next segment (Harness API v5, section 7): ``{"v": 1, "turnId", "steps"}``."""
+"""What a turn leaves for its next segment, and for the next turn (Harness API v5, section 7): ``{"v": 1, "turnId", "steps",
+"found"?}``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pod_host.contract.base import Json, JsonObject
+from pod_host.contract.encoding import encode
 from pod_host.contract.transcript import Entry
 
 VERSION = 1
 
 
-def state_of(turn_id: str, steps: int) -> JsonObject:
-    """``steps``: how many the turn has had, over all its segments."""
-    return {"v": VERSION, "turnId": turn_id, "steps": steps}
+def state_of(turn_id: str, steps: int, found: Sequence[str] = ()) -> JsonObject:
+    """``steps``: how many the turn has had, over all its segments. ``found``: deferred tools that are offered."""
+    state: JsonObject = {"v": VERSION, "turnId": turn_id, "steps": steps}
+    return {**state, "found": list(found)} if found else state
+
+
+def kept_state(state: Json, turn_id: str, most_bytes: int) -> Json:
+    """``state`` as the segment began with it, for an end that leaves it so; a fresh one where there is none, or it passes
+    ``limits.harnessStateBytes``, which may have been lowered since."""
+    if state is None or len(encode(state)) > most_bytes:
+        return state_of(turn_id, 0)
+    return state
+
+
+def found_before(state: Json) -> list[str] | None:
+    """Deferred tools that earlier segments found; None when the state is not of this release, and says nothing."""
+    if not isinstance(state, dict) or state.get("v") != VERSION:
+        return None
+    found = state.get("found")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
 def steps_before(state: Json, turn_id: str, entries: Iterable[Entry]) -> int:

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 WRITES_NOTHING: Final[frozenset[StopReason]] = frozenset({"ownership.lost", "connection.lost"})
 IN_HAND: Final[frozenset[StopReason]] = frozenset({"shutdown", "deadline"})  # what is in hand is still reported
+CANCELS_CALLS: Final[frozenset[StopReason]] = frozenset({"cancel", "deadline", "failure"})
+"""Calls at a gate are cancelled; else they run on, for the next owner to join."""
 OUTPUT: Final[frozenset[StopReason]] = IN_HAND | {"cancel", "failure"}  # the segment's output may still go out
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from pod_host import limits
 from pod_host.contract.base import JsonObject
 from pod_host.contract.canonical import canonical, canonical_array
 from pod_host.contract.effects import Target
@@ -24,7 +25,9 @@ class Tool:
     ``run``: called once core said ``execute``; a problem is a failed value, only an unknown fate is `Unknown`.
 
     ``also_named``: other names that a model calls it by, and the arguments that each stands for. ``skill_of``: the skill
-    that a call with these arguments uses, for its intent. ``ready``: awaited before ``run``, in the calls' order."""
+    that a call with these arguments uses, for its intent. ``ready``: awaited before ``run``, in the calls' order.
+
+    ``deferred``: whether it is offered only once it was found; None: only where there are too many others."""
 
     name: str
     description: str
@@ -36,6 +39,7 @@ class Tool:
     also_named: Mapping[str, JsonObject] = field(default_factory=dict)
     skill_of: Callable[[JsonObject], str | None] = lambda arguments: None
     ready: Callable[[], Awaitable[None]] | None = None
+    deferred: bool | None = False
 
 
 class ToolProvider(Protocol):
@@ -45,18 +49,26 @@ class ToolProvider(Protocol):
 
 
 class Toolset:
-    """All tools of a turn. Of two with one name the first provider's stays; the other is left out, and the log says so."""
+    """All tools of a turn. Of two with one name the first provider's stays; the other is left out, and the log says so.
+
+    Those that are deferred can be called, but are offered only once they were found, after all others."""
 
     def __init__(self, providers: Iterable[ToolProvider]) -> None:
         self._tools: dict[str, Tool] = {}
         self._also: dict[str, Tool] = {}
+        self._deferred: frozenset[str] = frozenset()
+        self._found: dict[str, None] = {}
+        self._definitions: bytes | None = None
         for provider in providers:
             for tool in provider.tools():
                 if tool.name in self._tools:
-                    tell(logging.WARNING, "tool.left_out", tool=tool.name, why="another tool has its name")
+                    _left_out(tool)
                 else:
                     self._tools[tool.name] = tool
                     self._also.update(dict.fromkeys(tool.also_named, tool))
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
 
     def get(self, name: str) -> Tool | None:
         """The tool of this name, else the one that is also called so."""
@@ -71,13 +83,41 @@ class Toolset:
 
     @property
     def names(self) -> list[str]:
-        return list(self._tools)
+        """Of the tools that are offered, in their order."""
+        return [*(name for name in self._tools if name not in self._deferred), *self._found]
+
+    @property
+    def found(self) -> list[str]:
+        """Deferred tools that were found, in the order of their finding."""
+        return list(self._found)
+
+    def defer(self, names: Iterable[str], finder: Tool) -> None:
+        """Offer these no longer; ``finder`` finds them. It keeps its name, whoever else has it."""
+        if finder.name in self._tools:
+            _left_out(self._tools.pop(finder.name))
+        self._tools[finder.name] = finder
+        self._deferred = frozenset(names)
+        self._definitions = None
+
+    def find(self, names: Iterable[str]) -> None:
+        """Offer these from now on. Of more than FOUND_TOOLS the first that were found are offered no longer."""
+        new = [name for name in names if name in self._deferred and name not in self._found]
+        if new:
+            kept = list(dict.fromkeys([*self._found, *new]))[-limits.FOUND_TOOLS :]
+            self._found = dict.fromkeys(kept)
+            self._definitions = None
 
     def definitions(self) -> bytes:
         """``tools`` of a ModelCall, as canonical JSON."""
-        return canonical_array(
-            canonical(
-                ToolDefinition(name=tool.name, description=tool.description, input_schema=tool.input_schema).wire()
-            )
-            for tool in self._tools.values()
-        )
+        if self._definitions is None:
+            self._definitions = canonical_array(_definition(self._tools[name]) for name in self.names)
+        return self._definitions
+
+
+def _definition(tool: Tool) -> bytes:
+    named = {"description": tool.description} if tool.description else {}
+    return canonical(ToolDefinition(name=tool.name, input_schema=tool.input_schema, **named).wire())
+
+
+def _left_out(tool: Tool) -> None:
+    tell(logging.WARNING, "tool.left_out", tool=tool.name, why="another tool has its name")

@@ -1,0 +1,225 @@
+"""What the session's MCP servers offer, found once and recorded for every later turn (Harness API v5, section 3, ``mcp``).
+
+The servers that the manifest declares are connected beside one another through the Tool Gate, and what they list goes to
+core as ``session.mcp``; the facts of its answer are what the turn runs with. A server that fails leaves a diagnostic, and
+nothing here fails a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pod_host import limits
+from pod_host.contract.base import Json, JsonObject
+from pod_host.contract.canonical import canonical
+from pod_host.contract.model_call import (
+    MCP_CONNECT_PATH,
+    MCP_LIST_PATH,
+    McpConnectBody,
+    McpListBody,
+    ServerName,
+    ToolGateAnswer,
+)
+from pod_host.contract.open_points import mcp_snapshots
+from pod_host.contract.turn_start import McpFacts, TurnStart
+from pod_host.contract.work import SessionMcpParams, SessionMcpResult
+from pod_host.errors import ContractViolation, GateRefusal, GateUnavailable, PodHostError
+from pod_host.turn.endings import TurnThrown
+from pod_host.turn.log import tell
+from pod_host.turn.requests import Requests
+from pod_host.turn.text import readable
+from pod_host.turn.tool_arguments import is_object_schema
+from pod_host.turn.tool_gate import ToolGate
+
+
+class _ServerFailed(PodHostError):
+    """The gate's answer says that the server cannot be had. ``credential_ids``: whose credentials it refused."""
+
+    code = "mcp.server_failed"
+
+    def __init__(self, message: str, credential_ids: Json = None) -> None:
+        super().__init__(message)
+        self.credential_ids = credential_ids
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """``server``: as a snapshot holds it; None when it failed."""
+
+    server: JsonObject | None
+    diagnostic: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    requests: Requests
+    gate: ToolGate
+    start: TurnStart
+
+    async def facts(self) -> McpFacts:
+        """The facts that the turn runs with. Raises Stopped.
+
+        A segment that runs again and has no facts had none the first time: what it asked its model then it must ask
+        again, so nothing is discovered until its end.
+        """
+        start = self.start
+        if start.mcp is not None:
+            return start.mcp
+        declared = dict(_declared(start.manifest))
+        if not declared or start.outcomes:
+            return McpFacts()
+        listing = [self._list(place, name) for place, name in enumerate(declared)]
+        listed = await asyncio.gather(*listing, return_exceptions=True)
+        for fault in listed:
+            if isinstance(fault, BaseException):
+                raise fault
+        return await self._record([one for one in listed if isinstance(one, _Listed)], declared)
+
+    # --- Core ------------------------------------------------------------------------------------------------------------
+
+    async def _record(self, listed: list[_Listed], declared: dict[str, JsonObject]) -> McpFacts:
+        """The first snapshot of a session stays, so one of no servers is not sent: the next turn may find some."""
+        servers = [one.server for one in listed if one.server is not None]
+        manifest_hash = self.start.checkpoint.manifest_hash
+        for snapshot in mcp_snapshots(servers, manifest_hash) if servers else (None,):
+            params = SessionMcpParams(
+                run_id=self.requests.run_id,
+                diagnostics=[one.diagnostic for one in listed],
+                **({} if snapshot is None else {"snapshot": snapshot}),
+            )
+            try:
+                answer: SessionMcpResult = await self.requests.ask("session.mcp", params)
+                return _facts(answer, servers, declared)
+            except TurnThrown as refusal:
+                tell(logging.WARNING, "mcp.not_recorded", code=refusal.code, why=refusal.message)
+                if refusal.code != "invalid":
+                    break
+        return McpFacts()
+
+    # --- Servers ---------------------------------------------------------------------------------------------------------
+
+    async def _list(self, place: int, name: str) -> _Listed:
+        try:
+            async with asyncio.timeout(limits.MCP_DISCOVERY_SECONDS):
+                server, left_out = await self._connect(f"{self.requests.run_id}:mcp-{place}", name)
+        except TimeoutError:
+            return _failed(name, f"It did not answer within {limits.MCP_DISCOVERY_SECONDS:.0f} s")
+        except _ServerFailed as fault:
+            return _failed(name, str(fault), fault.credential_ids)
+        except (GateRefusal, GateUnavailable, ContractViolation) as fault:
+            return _failed(name, str(fault))
+        told = f"{len(server['tools'])} tools"
+        if left_out:
+            told += f"; left out: {', '.join(left_out)}"
+        return _Listed(server, _diagnostic(name, "connected", told))
+
+    async def _connect(self, key: str, name: str) -> tuple[JsonObject, list[str]]:
+        """The server as a snapshot holds it, and its tools that cannot be used."""
+        named = ServerName(server_name=name)
+        connected = await self._ask(MCP_CONNECT_PATH, McpConnectBody(server=named).wire(), f"{key}:connect")
+        server: JsonObject = {"name": name, "tools": []}
+        instructions = connected.get("instructions") if isinstance(connected, dict) else None
+        if isinstance(instructions, str) and instructions:
+            server["instructions"] = readable(instructions)
+        tools: dict[str, JsonObject] = {}
+        left_out: list[str] = []
+        room = limits.MCP_SERVER_BYTES
+        cursor: Json = None
+        for page in range(limits.MCP_LIST_PAGES):
+            body = McpListBody(server=named, **({"cursor": cursor} if cursor else {})).wire()
+            answer = await self._ask(MCP_LIST_PATH, body, f"{key}:list-{page}")
+            listed = answer.get("tools") if isinstance(answer, dict) else None
+            for entry in listed if isinstance(listed, list) else ():
+                tool = _tool(entry)
+                room -= len(canonical(tool)) if tool else 0
+                if tool is None or tool["name"] in tools or room < 0:
+                    left_out.append(_shown_name(entry))
+                else:
+                    tools[tool["name"]] = tool
+            cursor = answer.get("nextCursor") if isinstance(answer, dict) else None
+            if not isinstance(cursor, str) or not cursor:
+                break
+        return {**server, "tools": list(tools.values())}, left_out
+
+    async def _ask(self, path: str, body: JsonObject, key: str) -> Json:
+        answer = ToolGateAnswer.read(await self.gate.ask(path, body, key=key), "answer of the Tool Gate")
+        if answer.ok:
+            return answer.result
+        error = answer.error or {}
+        raise _ServerFailed(str(error.get("message") or "The server cannot be reached"), error.get("credentialIds"))
+
+
+def _declared(manifest: JsonObject) -> Iterator[tuple[str, JsonObject]]:
+    """The manifest's servers, a list, or an object by name."""
+    servers = manifest.get("mcpServers")
+    if isinstance(servers, dict):
+        servers = [{"name": name, **server} for name, server in servers.items() if isinstance(server, dict)]
+    for server in servers if isinstance(servers, list) else ():
+        if isinstance(server, dict) and isinstance(server.get("name"), str) and server["name"]:
+            yield server["name"], server
+
+
+def _tool(entry: Json) -> JsonObject | None:
+    """A listed tool as a snapshot holds it; None for one that cannot be called: no usable name, no object schema."""
+    if not isinstance(entry, dict) or not is_object_schema(entry.get("inputSchema")):
+        return None
+    name = entry.get("name")
+    if not isinstance(name, str) or not 0 < len(name) <= limits.MCP_TOOL_NAME_CHARACTERS or name != readable(name):
+        return None
+    tool: JsonObject = {"name": name, "inputSchema": entry["inputSchema"]}
+    if isinstance(entry.get("description"), str):
+        tool["description"] = readable(entry["description"])
+    for member in ("outputSchema", "annotations"):
+        if isinstance(entry.get(member), dict):
+            tool[member] = entry[member]
+    try:
+        canonical(tool)
+    except ContractViolation:  # nested too deeply
+        return None
+    return tool
+
+
+def _facts(answer: SessionMcpResult, servers: list[JsonObject], declared: dict[str, JsonObject]) -> McpFacts:
+    """Core's facts; our own, with the manifest's settings, when it answers without."""
+    if answer.mcp is not None:
+        try:
+            return McpFacts.read(answer.mcp)
+        except ContractViolation as fault:
+            tell(logging.WARNING, "mcp.facts_unreadable", why=str(fault))
+    own = [
+        {**server, "tools": [{**tool, **_settings(declared[server["name"]], tool["name"])} for tool in server["tools"]]}
+        for server in servers
+    ]
+    return McpFacts.read({"servers": own})
+
+
+def _settings(server: JsonObject, tool: str) -> JsonObject:
+    """``enabled`` and ``deferred`` of a tool, where the manifest sets them: the server's own, then ``*``, then its own."""
+    tools = server.get("tools")
+    named = tools if isinstance(tools, dict) else {}
+    chosen: JsonObject = {}
+    for setting in (server, named.get("*"), named.get(tool)):
+        if isinstance(setting, dict):
+            chosen |= {name: setting[name] for name in ("enabled", "deferred") if isinstance(setting.get(name), bool)}
+    return chosen
+
+
+def _failed(name: str, message: str, credential_ids: Json = None) -> _Listed:
+    refused = message.startswith("MCP authorization refused")
+    diagnostic = _diagnostic(name, "refused" if refused else "failed", message)
+    if isinstance(credential_ids, list):
+        diagnostic["credentialIds"] = credential_ids
+    tell(logging.WARNING, "mcp.server_failed", server=name, why=diagnostic["message"])
+    return _Listed(None, diagnostic)
+
+
+def _diagnostic(name: str, outcome: str, message: str) -> JsonObject:
+    return {"serverName": name, "outcome": outcome, "message": readable(message)[: limits.MCP_DIAGNOSTIC_CHARACTERS]}
+
+
+def _shown_name(entry: Json) -> str:
+    name = entry.get("name") if isinstance(entry, dict) else None
+    return readable(name)[:64] if isinstance(name, str) and name else "(unnamed)"
