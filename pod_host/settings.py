@@ -44,7 +44,8 @@ class Address:
 class Settings:
     """``harness_url`` and ``gates_url`` end without a slash. ``egress_proxy`` None: no proxy variables.
     ``log_format`` None: text on a terminal, else JSON. ``required_confinement``: a host that lacks one of these
-    protections does not start. ``in_cluster``: a kubelet started us, so every file is the image's or a volume's."""
+    protections does not start. ``in_cluster``: a kubelet started us, so every file is the image's or a volume's.
+    ``otlp_endpoint``: the operator's collector of spans, by OTLP over HTTP; None: no spans."""
 
     sandbox_id: str
     pod_uid: str
@@ -67,6 +68,7 @@ class Settings:
     log_format: LogFormat | None
     required_confinement: frozenset[str]
     in_cluster: bool
+    otlp_endpoint: str | None
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Settings:
@@ -93,6 +95,7 @@ class Settings:
             log_level=reader.optional("POD_HOST_LOG_LEVEL", _log_level, "info"),
             log_format=reader.optional("POD_HOST_LOG_FORMAT", _log_format, None),
             required_confinement=reader.optional("POD_HOST_CONFINEMENT", _confinement, frozenset()),
+            otlp_endpoint=reader.optional("OTEL_EXPORTER_OTLP_ENDPOINT", _url, None),
             in_cluster=bool(environ.get("KUBERNETES_SERVICE_HOST", "").strip()),
         )
         if reader.faults:

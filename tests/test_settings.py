@@ -41,6 +41,13 @@ def test_the_defaults_are_those_of_a_pod() -> None:
     assert settings.harness_address == Address("10.0.0.1", 4200)
 
 
+def test_spans_go_where_the_operator_says() -> None:
+    assert Settings.read(POD).otlp_endpoint is None
+    settings = Settings.read({**POD, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/"})
+    assert settings.otlp_endpoint == "http://collector:4318"
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT is 'collector'" in faults_of(OTEL_EXPORTER_OTLP_ENDPOINT="collector")[0]
+
+
 def test_all_faults_are_told_together_each_with_its_variable() -> None:
     with pytest.raises(ConfigurationError) as caught:
         Settings.read({"POD_HOST_SLOTS": "none", "POD_HOST_NETWORK_GATE": "maybe"})

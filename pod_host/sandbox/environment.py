@@ -15,7 +15,7 @@ from typing import Final
 
 _DEFAULTS: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 
-_HOST_PREFIXES: Final = ("NYLORUN_", "POD_HOST_")
+_HOST_PREFIXES: Final = ("NYLORUN_", "POD_HOST_", "OTEL_")  # the last: a collector's address, and its key
 # What belongs to the shell or the desktop that started the host: a command has neither, and no business with its agents.
 _HOST_ONLY: Final = frozenset(
     {

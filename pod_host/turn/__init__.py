@@ -15,6 +15,7 @@ stop        the one switch that stops it all         reporting     the output, a
 from pod_host.turn.endings import Ending, Released, Reported
 from pod_host.turn.ports import GatePort, RunPort, SandboxCall, SandboxPort
 from pod_host.turn.skill_files import FileCache
+from pod_host.turn.tracing import Tracing
 from pod_host.turn.transcripts import TranscriptCache
 from pod_host.turn.turn import Turn
 
@@ -27,6 +28,7 @@ __all__ = [
     "RunPort",
     "SandboxCall",
     "SandboxPort",
+    "Tracing",
     "TranscriptCache",
     "Turn",
 ]

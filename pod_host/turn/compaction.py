@@ -21,6 +21,7 @@ from pod_host.turn.model_calls import ModelCalls, ModelFailed
 from pod_host.turn.projection import shortened
 from pod_host.turn.summaries import first_part, summary_prompt, told
 from pod_host.turn.text import readable
+from pod_host.turn.tracing import span
 from pod_host.turn.transcripts import SegmentTranscript
 from pod_host.turn.window import Window
 
@@ -134,7 +135,9 @@ class Compaction:
 
     async def _compact(self, step: int, trigger: Trigger, found: Cut) -> None:
         transcript, before = self._transcript, self._tokens()
-        summary, effect_ids = await self._summarize(step, trigger, found)
+        with span("compaction", trigger=trigger, tokens_before=before) as marks:
+            summary, effect_ids = await self._summarize(step, trigger, found)
+            marks.set(calls=len(effect_ids))
         sizes = self._sizes()
         texts = sum(transcript.estimate(entry) for entry in self._pinned) + len(summary) // limits.BYTES_PER_TOKEN
         facts = CompactionFacts(

@@ -17,6 +17,7 @@ from pod_host.turn.conversation import Conversation
 from pod_host.turn.identity import Identities
 from pod_host.turn.stop import Stop
 from pod_host.turn.tool_calls import ToolCalls
+from pod_host.turn.tracing import span
 from pod_host.turn.transcripts import SegmentTranscript
 
 
@@ -56,20 +57,28 @@ class AgentLoop:
         while True:
             self.stop.check()
             step += 1
-            place = {"turn_id": self.ids.turn_id, "step_id": self.ids.step_id(step)}
-            candidate = await self.conversation.answer(step)
-            self.transcript.append(CandidateEntry(kind="candidate", candidate=candidate.wire, **place).wire())
-            if candidate.calls:
-                results = await self.tools.run_step(step, candidate.calls)
-                self.transcript.append(ToolResultsEntry(kind="tool-results", results=results, **place).wire())
-            else:
-                answer = self.answers.read(candidate.text)
-                if isinstance(answer, Fits):
-                    self.transcript.append(FinalEntry(kind="final", output=answer.output, **place).wire())
-                    return Answered(answer.output, step)
-                self.transcript.append(self.answers.correction(answer))
+            with span("step", step=step):
+                answered = await self._step(step)
+            if answered is not None:
+                return answered
             if self._is_long(step, asyncio.get_running_loop().time() - began):
                 return Yields(step)
+
+    async def _step(self, step: int) -> Answered | None:
+        """One answer and its calls. None: the turn goes on."""
+        place = {"turn_id": self.ids.turn_id, "step_id": self.ids.step_id(step)}
+        candidate = await self.conversation.answer(step)
+        self.transcript.append(CandidateEntry(kind="candidate", candidate=candidate.wire, **place).wire())
+        if candidate.calls:
+            results = await self.tools.run_step(step, candidate.calls)
+            self.transcript.append(ToolResultsEntry(kind="tool-results", results=results, **place).wire())
+            return None
+        answer = self.answers.read(candidate.text)
+        if isinstance(answer, Fits):
+            self.transcript.append(FinalEntry(kind="final", output=answer.output, **place).wire())
+            return Answered(answer.output, step)
+        self.transcript.append(self.answers.correction(answer))
+        return None
 
     def _is_long(self, step: int, seconds: float) -> bool:
         """Whether the segment should end at this boundary. Time is no replayed fact, and need not be: a segment that ran

@@ -24,8 +24,10 @@ from pod_host.turn.identity import Identities
 from pod_host.turn.journal import Execution, Fate, Held, Journal, Known, Settled
 from pod_host.turn.ports import GatePort, RunPort
 from pod_host.turn.stop import Stop
+from pod_host.turn.tracing import Fact, code_of, span
 
 _GATE_CODES = {400: "invalid_request", 401: "auth", 409: "invalid_request"}
+_USAGE = {"input_tokens": "inputTokens", "output_tokens": "outputTokens"}
 _CANCELS = frozenset({"cancel", "deadline", "failure"})  # else the gate call runs on, for the next owner to join
 
 
@@ -102,10 +104,18 @@ class ModelCalls:
         intent = intents(attempt)
         call = CallBytes.of(intent, self.start.checkpoint.session_id, prompt, tools, model)
         request_hash = await call.request_hash(intent)
-        settled = await self.journal.settle(intent, request_hash, partial(self._send, call.body), _smaller)
+        settled = await self.journal.settle(intent, request_hash, partial(self._traced, intent, call.body), _smaller)
         if isinstance(settled, Held):
             raise Waits("waiting" if settled.status == "pending" else "uncertain", [settled.effect_id])
         return intent.effect_id, settled
+
+    async def _traced(self, intent: ModelIntent, body: bytes, execution: Execution) -> Fate:
+        model = self.start.model
+        facts = {"effect_id": intent.effect_id, "purpose": intent.purpose, "model": model.id if model else None}
+        with span("model", **facts, rejoin=execution.rejoin) as marks:
+            fate = await self._send(body, execution)
+            marks.set(**_facts(fate))
+        return fate
 
     async def _send(self, body: bytes, execution: Execution) -> Fate:
         most = self.start.limits.model_call_bytes
@@ -145,6 +155,23 @@ class ModelCalls:
             token=lambda: self.run.token,
             traceparent=execution.traceparent or (trace.traceparent if trace else None),
         )
+
+
+def _facts(fate: Fate) -> dict[str, Fact]:
+    """Of an answer, for a span: how it ended and what it took."""
+    value = fate.value if isinstance(fate, Known) else None
+    if not isinstance(value, dict):
+        return {}
+    if value.get("kind") == "failed":
+        return {"error_type": code_of(str(value.get("code")))}
+    finish = value.get("finishReason")
+    usage = value.get("usage")
+    counts = usage if isinstance(usage, dict) else {}
+    tokens = {name: counts.get(wire) for name, wire in _USAGE.items()}
+    return {
+        "finish_reason": code_of(finish) if isinstance(finish, str) else None,
+        **{name: count for name, count in tokens.items() if isinstance(count, int)},
+    }
 
 
 def _failed(code: str, message: str, *, retryable: bool) -> JsonObject:

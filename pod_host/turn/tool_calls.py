@@ -24,6 +24,7 @@ from pod_host.turn.journal import Execution, Fate, Held, Journal, Known
 from pod_host.turn.results import failure, fit, share_bytes, smaller, tool_result
 from pod_host.turn.stop import Stop
 from pod_host.turn.toolset import Tool, Toolset
+from pod_host.turn.tracing import code_of, span
 
 _ISSUES = 10  # shown to the model of one call
 _ISSUE_CHARACTERS = 300
@@ -125,7 +126,9 @@ class ToolCalls:
             return Known(failure("tool.interrupted", "The call was not started: the turn was being stopped."))
         # A call is handed over before its first wait, so the next one starts once this task has come to that.
         asyncio.get_running_loop().call_soon(place.start)
-        fate = await tool.run(call.args, execution)
+        with span("tool", effect_id=execution.effect_id, tool=tool.name, target=tool.target.kind) as marks:
+            fate = await tool.run(call.args, execution)
+            marks.set(error_type=_error_type(fate))
         return Known(fit(fate.value, share)) if isinstance(fate, Known) else fate
 
 
@@ -162,6 +165,15 @@ class _Place:
         """The call is over, or will not start."""
         self._started.set()
         self._settled.set()
+
+
+def _error_type(fate: Fate) -> str | None:
+    """For a span: the code of a call that failed."""
+    if not isinstance(fate, Known):
+        return "unknown_fate"
+    value = fate.value
+    failed = isinstance(value, dict) and value.get("kind") == "failed"
+    return code_of(str(value.get("code"))) if failed else None
 
 
 def _hash(intent: ToolIntent) -> str:

@@ -36,6 +36,7 @@ from pod_host.turn.state import state_of, steps_before
 from pod_host.turn.stop import Stop
 from pod_host.turn.tool_calls import ToolCalls
 from pod_host.turn.toolset import ToolProvider, Toolset
+from pod_host.turn.tracing import OFF, Marks, Tracing, code_of
 from pod_host.turn.transcripts import SegmentTranscript, TranscriptCache
 from pod_host.turn.wakes import WakeTools
 
@@ -55,6 +56,7 @@ class Turn:
         transcripts: TranscriptCache,
         files: FileCache,
         notes: Sequence[str],
+        tracing: Tracing = OFF,
     ) -> None:
         self._run = run
         self._start = start
@@ -63,6 +65,7 @@ class Turn:
         self._transcripts = transcripts
         self._files = files
         self._notes = tuple(notes)
+        self._tracing = tracing
         self._stop = Stop()
         self._requests = Requests(run, self._stop)
         self._ids = Identities.of(start)
@@ -80,14 +83,26 @@ class Turn:
     async def run(self) -> Ending:
         """Run the segment to its end. A bug of ours ends it as ``thrown``, so nothing is raised but a cancellation of
         the task that runs it."""
+        with self._tracing.turn(self._start, self._requests.run_id) as marks:
+            ended = await self._end(marks)
+            if isinstance(ended, Released):
+                marks.set(released=ended.reason)
+                return ended
+            marks.set(status=ended.status)
+            return ended.ending
+
+    async def _end(self, marks: Marks) -> Taken | Released:
         ended: Taken | Released | None = None  # None: our own task is cancelled
         try:
-            ended = await self._reporter.report(await self._output())
+            output = await self._output()
+            fault = output.error or output.thrown
+            marks.set(error_type=code_of(fault.code or "thrown") if fault else None)
+            ended = await self._reporter.report(output)
         except Stopped as stopped:
             ended = released(stopped.reason)
         finally:
             self._keep_transcript(ended)
-        return ended.ending if isinstance(ended, Taken) else ended
+        return ended
 
     def _keep_transcript(self, ended: Taken | Released | None) -> None:
         """Only where core kept our edits; after anything else the next segment reads what there is."""

@@ -31,12 +31,13 @@ def test_the_containers_own_variables_pass_and_the_hosts_do_not() -> None:
     base = {
         "PATH": "/opt/bin:/bin", "TZ": "Europe/Vienna", "LC_ALL": "C", "JAVA_HOME": "/opt/java", "VIRTUAL_ENV": "/v",
         "NYLORUN_SANDBOX_ID": "s", "nylorun_x": "s", "POD_HOST_SLOTS": "8", "HTTPS_PROXY": "p", "all_proxy": "p",
+        "OTEL_EXPORTER_OTLP_HEADERS": "api-key=s",
         "No_Proxy": "p", "FTP_PROXY": "p", "SSH_AUTH_SOCK": "/a", "PWD": "/", "HOME": "/root", "TERM": "xterm",
     }  # fmt: skip
     environment = build(base)
     for name in ("PATH", "TZ", "LC_ALL", "JAVA_HOME", "VIRTUAL_ENV"):
         assert environment[name] == base[name]
-    assert not [name for name in environment if name.upper().startswith(("NYLORUN", "POD_HOST"))]
+    assert not [name for name in environment if name.upper().startswith(("NYLORUN", "POD_HOST", "OTEL_"))]
     assert not [name for name in environment if name.upper().endswith("_PROXY")]
     assert "SSH_AUTH_SOCK" not in environment
     assert "PWD" not in environment

@@ -24,6 +24,7 @@ from pod_host.contract.work import RunGrant
 from pod_host.errors import ChannelClosed, GateRefusal, RuntimeRefusal
 from pod_host.turn import FileCache, Turn
 from pod_host.turn.ports import SandboxPort
+from pod_host.turn.tracing import OFF
 from pod_host.turn.transcripts import TranscriptCache
 
 SESSION, TURN, AGENT = "ses_1", "turn_1", "coder"
@@ -158,10 +159,11 @@ class Runtime:
         return Run(self, self.owner)
 
     def turn(self, sandbox: SandboxPort | None = None, **members: Any) -> Turn:
-        """A leased segment. ``members``: of TurnStart, or ``transcripts``, ``files``, ``notes``, ``run``."""
+        """A leased segment. ``members``: of TurnStart, or ``transcripts``, ``files``, ``notes``, ``tracing``, ``run``."""
         transcripts = members.pop("transcripts", None) or TranscriptCache()
         files = members.pop("files", None) or FileCache()
         notes = members.pop("notes", ())
+        tracing = members.pop("tracing", OFF)
         run = members.pop("run", None) or self.lease()
         return Turn(
             run=run,
@@ -171,6 +173,7 @@ class Runtime:
             transcripts=transcripts,
             files=files,
             notes=notes,
+            tracing=tracing,
         )
 
     def asked(self, method: str) -> list[JsonObject]:
