@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from .environment import command_environment
     from .kernel import become_undumpable
     from .outcomes import Completed, Failed, Json, Outcome
-    from .requests import AppendLog, Command, MountSkill, PutFile, ReadBytes, Request, ToolCall
+    from .requests import AppendLog, Command, ListFolder, MountSkill, PutFile, ReadBytes, Request, ToolCall
 
 _HOMES: Final = {
     "client": ("Confinement", "Pending", "Report", "Sandbox", "SandboxConfig", "SandboxProcess"),
     "environment": ("command_environment",),
     "kernel": ("become_undumpable",),
     "outcomes": ("Completed", "Failed", "Json", "Outcome"),
-    "requests": ("AppendLog", "Command", "MountSkill", "PutFile", "ReadBytes", "Request", "ToolCall"),
+    "requests": ("AppendLog", "Command", "ListFolder", "MountSkill", "PutFile", "ReadBytes", "Request", "ToolCall"),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -31,6 +31,7 @@ __all__ = [
     "Confinement",
     "Failed",
     "Json",
+    "ListFolder",
     "MountSkill",
     "Outcome",
     "Pending",

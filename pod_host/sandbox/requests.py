@@ -64,6 +64,17 @@ class ReadBytes:
 
 
 @dataclass(frozen=True, slots=True)
+class ListFolder:
+    """The regular files below a directory, links and special files left out; one that is not there, or is a link, has none.
+    ``most``: files after which the walk ends. Output: ``{"bytes": JSON of [[path below it, size], …] by path, "more":
+    whether there are others}``: a path may hold surrogate escapes."""
+
+    session: str
+    path: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class MountSkill:
     """A folder of files below the skills directory, read-only: it appears whole or not at all, and one that is there is
     left as it is. ``files``: relative path to bytes. It belongs to no session: mounts come one after another, and no
@@ -73,7 +84,7 @@ class MountSkill:
     files: Mapping[str, bytes]
 
 
-Request: TypeAlias = ToolCall | Command | PutFile | AppendLog | ReadBytes | MountSkill
+Request: TypeAlias = ToolCall | Command | PutFile | AppendLog | ReadBytes | ListFolder | MountSkill
 
 
 def encode_request(request: Request) -> tuple[Header, bytes]:
@@ -103,3 +114,5 @@ def encode_request(request: Request) -> tuple[Header, bytes]:
             return {
                 **common, "do": "read_bytes", "path": request.path, "offset": request.offset, "length": request.length,
             }, b""  # fmt: skip
+        case ListFolder():
+            return {**common, "do": "list_folder", "path": request.path, "most": request.most}, b""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 
 import pytest
 
-from pod_host.sandbox import AppendLog, Completed, Failed, PutFile, ReadBytes
+from pod_host.sandbox import AppendLog, Completed, Failed, ListFolder, PutFile, ReadBytes
 from tests.sandbox.conftest import Box
 
 
@@ -90,6 +91,53 @@ async def test_bytes_beyond_the_end_are_none(box: Box) -> None:
     missing = await box.sandbox.submit(ReadBytes("one", "none", 0, 1)).outcome()
     assert isinstance(missing, Failed)
     assert missing.code == "sandbox.not_found"
+
+
+async def listed(box: Box, path: str, most: int = 100) -> tuple[list[tuple[str, int]], bool]:
+    outcome = await box.sandbox.submit(ListFolder("one", path, most)).outcome()
+    assert isinstance(outcome, Completed)
+    return [(name, size) for name, size in json.loads(outcome.output["bytes"])], outcome.output["more"]
+
+
+async def test_a_folder_is_listed_by_path_without_links_and_special_files(box: Box) -> None:
+    await box.bash(
+        "mkdir -p out/b/c out/empty; printf 1 > out/z; printf 22 > out/b/c/x; printf 333 > out/b.txt;"
+        " ln -s /etc/passwd out/link; ln -s /etc out/etc; ln -s . out/loop; mkfifo out/fifo; touch 'out/ö\n'"
+    )
+    files = [("b.txt", 3), ("b/c/x", 2), ("z", 1), ("ö\n", 0)]
+    assert await listed(box, "out") == (files, False)
+    assert await listed(box, str(box.workspace / "out")) == (files, False)
+
+
+async def test_what_is_no_folder_has_no_files(box: Box) -> None:
+    await box.bash("mkdir there; touch there/f file; ln -s there link")
+    for path in ("none", "file", "file/below", "link"):
+        assert await listed(box, path) == ([], False)
+
+
+async def test_a_listing_ends_at_its_most(box: Box) -> None:
+    await box.bash("mkdir few many deep; touch few/{1..3}; touch many/{1..4}; mkdir deep/{1..41}")
+    assert await listed(box, "few", 3) == ([("1", 0), ("2", 0), ("3", 0)], False)
+    files, more = await listed(box, "many", 3)
+    assert (len(files), more) == (3, True)
+    assert await listed(box, "deep", 3) == ([], True)
+
+
+async def test_a_name_that_is_no_unicode_is_listed_and_read(box: Box) -> None:
+    await box.bash("mkdir out; printf x > $'out/\\xff'")
+    ((name, size),), _ = await listed(box, "out")
+    assert (os.fsencode(name), size) == (b"\xff", 1)
+    assert await box.sandbox.submit(ReadBytes("one", f"out/{name}", 0, 9)).outcome() == Completed(
+        {"bytes": b"x", "size": 1}
+    )
+
+
+async def test_a_folder_that_may_not_be_read_is_a_clear_failure(box: Box) -> None:
+    await box.bash("mkdir -p out/closed; touch out/closed/f; chmod 0 out/closed")
+    outcome = await box.sandbox.submit(ListFolder("one", "out", 9)).outcome()
+    await box.bash("chmod 755 out/closed")
+    assert isinstance(outcome, Failed)
+    assert "Permission denied" in outcome.message
 
 
 async def test_a_log_that_a_command_replaced_by_a_trap_holds_nobody_up(box: Box) -> None:

@@ -23,7 +23,7 @@ from pod_host.sandbox.worker.skills import SkillFolders
 from pod_host.sandbox.worker.start import Settings, Started
 from pod_host.sandbox.worker.threads import Threads
 
-_READERS: Final = frozenset({"read", "grep", "glob", "read_bytes"})
+_READERS: Final = frozenset({"read", "grep", "glob", "read_bytes", "list_folder"})
 _ABORTED: Final = Failed("sandbox.aborted", "The call was aborted before it ran.")
 
 
@@ -139,6 +139,8 @@ class Calls:
                 return self._files.append(header["path"], header["text"])
             case "read_bytes":
                 return self._files.read(header["path"], header["offset"], header["length"])
+            case "list_folder":
+                return self._files.list(header["path"], header["most"])
             case "mount_skill":
                 return self._skills.mount(header["folder"], header["files"], body)
             case other:

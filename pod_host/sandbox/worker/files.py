@@ -7,14 +7,19 @@ caller of its mistake.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from pod_host.sandbox.outcomes import Completed, Failed, Outcome
+from pod_host.sandbox.tools.opening import open_regular
+from pod_host.sandbox.tools.workspace import ToolFailure
 
 _MODE: Final = 0o644
+_LISTED: Final = 10  # entries that a listing looks at for each file that it may name: directories and links cost too
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +76,13 @@ class FileOperations:
         """Some bytes of a regular file, and its whole size."""
         place = os.path.join(self.workspace, path)
         try:
-            descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not hold us up
-        except (FileNotFoundError, NotADirectoryError):
-            return Failed("sandbox.not_found", f"No file at {place}")
-        except (OSError, ValueError) as error:
-            return _failed("sandbox.error", "read", path, error)
+            descriptor = open_regular(place)
+        except ToolFailure as failure:
+            return Failed(failure.code, failure.message)
+        except ValueError as error:  # a NUL, or half a surrogate pair
+            return _failed("sandbox.error", "read", repr(path), error)
         try:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                return Failed("sandbox.special_file", f"{place} is not a regular file.")
             pieces = []
             while length > 0 and (piece := os.pread(descriptor, min(length, 1 << 20), offset)):
                 pieces.append(piece)
@@ -91,6 +94,26 @@ class FileOperations:
         finally:
             os.close(descriptor)
 
+    def list(self, path: str, most: int) -> Outcome:
+        """The regular files below a directory of the workspace, by path: at most ``most``."""
+        root = os.path.join(self.workspace, path)
+        files: list[tuple[str, int]] = []
+        more = False
+        try:
+            is_directory = stat.S_ISDIR(os.lstat(root).st_mode)
+            for seen, (name, entry) in enumerate(_below(root) if is_directory else (), 1):
+                with contextlib.suppress(FileNotFoundError):  # it went as we looked
+                    if entry.is_file(follow_symlinks=False):
+                        files.append((name, entry.stat(follow_symlinks=False).st_size))
+                more = len(files) > most or seen > _LISTED * (most + 1)
+                if more:
+                    break
+        except (FileNotFoundError, NotADirectoryError):
+            pass  # no such directory: no files
+        except (OSError, ValueError) as error:
+            return _failed("sandbox.error", "list", path, error)
+        return Completed({"bytes": json.dumps(sorted(files)[:most]).encode(), "more": more})
+
     @staticmethod
     def _inside(root: str, path: str) -> str | Failed:
         """The absolute path, when the text of it stays below ``root``."""
@@ -98,6 +121,19 @@ class FileOperations:
         if "\0" in path or ".." in path.split("/") or place == root or not _within(place, root):
             return Failed("sandbox.outside_workspace", f"{path!r} does not name a file below {root}.")
         return place
+
+
+def _below(root: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """All that lies below a directory, links not followed, with its path from there."""
+    waiting = [""]
+    while waiting:
+        below = waiting.pop()
+        with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(root, below)) as entries:
+            for entry in entries:
+                name = below + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(f"{name}/")
+                yield name, entry
 
 
 def _within(path: str, root: str) -> bool:
