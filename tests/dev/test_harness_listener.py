@@ -216,3 +216,25 @@ async def test_a_stopped_runtime_says_so_to_its_hosts(world: World) -> None:
     async with world.pod.connected() as channel:
         await world.runtime.stop()
         assert await channel.closed() == (1001, "core is stopping")
+
+
+async def test_a_further_host_name_is_answered_to(build: Build) -> None:
+    world = await build(allowed_hosts=("Runtime.test:4200",))
+    named = {"Host": "runtime.test:4200"}
+    response = await world.pod.http.post(f"{world.pod.url}{PATH}/host/join", headers=named)
+    assert response.status_code == 400
+    response = await world.pod.http.post(f"{world.runtime.gates_url}/nylorun/v1/model-calls", headers=named)
+    assert response.status_code == 401
+
+
+async def test_a_runtime_that_stops_answers_503(build: Build) -> None:
+    world = await build()
+    async with world.pod.connected() as channel:
+        await world.north.say(await world.north.session())
+        await channel.lease()  # held: the stop waits for it a moment
+        stopping = asyncio.create_task(world.runtime.stop())
+        await channel.message()
+        response = await world.pod.join_answer()
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "unavailable")
+        assert (await upgrade(world.pod)).status_code == 503
+        await stopping

@@ -105,6 +105,17 @@ async def test_the_index_of_a_later_turn_lists_the_newest_first(build: Build) ->
         assert other.start["memory"]["index"] == "- /memories/new — How to\n- /memories/old"
 
 
+async def test_a_segment_that_runs_again_is_told_the_index_that_the_turn_began_with(build: Build) -> None:
+    world = await build(REMEMBERING)
+    async with world.pod.connected() as channel:
+        run = await begun(world, channel)
+        await Caller(run).memory("create", path="/memories/new", file_text="x")
+        await run.ask("lease.release", reason="shutdown")
+        again = await channel.lease()
+        assert again.turn_id == run.turn_id
+        assert again.start["memory"] == run.start["memory"]
+
+
 async def test_read_only_memory_and_agents_used_as_tools_may_only_view(build: Build) -> None:
     world = await build(Agent(name="reader", memory={"access": "read_only"}))
     async with world.pod.connected() as channel:
