@@ -9,6 +9,9 @@ call_bytes  a model call's body and hash             identity      the names of 
 memory      the Agent's memory and its pinned index  wakes         schedule_wake
 skills      what the manifest says of skills         skill_files   their files: fetched, verified, mounted
 skill_tools load_skill, read_skill_resource          answers       the output: a text, or JSON that fits
+tool_gate   calls through the Tool Gate              tool_arguments  checked by a schema that came with a tool
+mcp_discovery  the session's MCP servers, found once mcp_tools     their tools (mcp_names, mcp_results)
+http_tools  the manifest's HTTP tools                tool_search   tools that are offered once they are found
 stop        the one switch that stops it all         reporting     the output, and what a refused one does
 """
 

@@ -23,12 +23,11 @@ from pod_host.turn.endings import Stopped, TurnFailure, TurnThrown, Waits
 from pod_host.turn.identity import Identities
 from pod_host.turn.journal import Execution, Fate, Held, Journal, Known, Settled
 from pod_host.turn.ports import GatePort, RunPort
-from pod_host.turn.stop import Stop
+from pod_host.turn.stop import CANCELS_CALLS, Stop
 from pod_host.turn.tracing import Fact, code_of, span
 
 _GATE_CODES = {400: "invalid_request", 401: "auth", 409: "invalid_request"}
 _USAGE = {"input_tokens": "inputTokens", "output_tokens": "outputTokens"}
-_CANCELS = frozenset({"cancel", "deadline", "failure"})  # else the gate call runs on, for the next owner to join
 
 
 class ModelFailed(TurnFailure):
@@ -50,11 +49,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class ModelCalls:
-    """Model calls of one segment. ``tools``: the offered tools, canonical JSON of an array."""
+    """Model calls of one segment. ``tools``: gives those offered now, canonical JSON of an array."""
 
     ids: Identities
     start: TurnStart
-    tools: bytes
+    tools: Callable[[], bytes]
     journal: Journal
     gates: GatePort
     run: RunPort
@@ -65,7 +64,7 @@ class ModelCalls:
 
         Raises ModelFailed when it cannot be had, Waits when the call's fate is not known.
         """
-        settle = partial(self._settle, partial(self.ids.model, step), prompt, self.tools, None)
+        settle = partial(self._settle, partial(self.ids.model, step), prompt, self.tools(), None)
         return await self._ask(settle, attempt, may_be_silent=may_be_silent)
 
     async def summary(self, step: int, trigger: str, number: int, prompt: list[bytes], most_tokens: int) -> Asked:
@@ -125,7 +124,7 @@ class ModelCalls:
         try:
             answer = await self.stop.race(partial(self._post, body, execution))
         except Stopped as stopped:
-            if stopped.reason in _CANCELS:
+            if stopped.reason in CANCELS_CALLS:
                 await self.gates.cancel(MODEL_CALLS_PATH, key=execution.effect_id, token=lambda: self.run.token)
             raise
         except GateUnavailable as fault:

@@ -15,7 +15,7 @@ from functools import partial
 from pod_host import limits
 from pod_host.contract.base import JsonObject
 from pod_host.contract.canonical import canonical, sha256_hex
-from pod_host.contract.effects import RuntimeTarget, ToolIntent
+from pod_host.contract.effects import HttpTarget, McpTarget, RuntimeTarget, ToolIntent
 from pod_host.errors import InputIssue
 from pod_host.turn.candidates import Call
 from pod_host.turn.endings import Stopped, Waits
@@ -23,6 +23,7 @@ from pod_host.turn.identity import Identities
 from pod_host.turn.journal import Execution, Fate, Held, Journal, Known
 from pod_host.turn.results import failure, fit, share_bytes, smaller, tool_result
 from pod_host.turn.stop import Stop
+from pod_host.turn.tool_search import found_in
 from pod_host.turn.toolset import Tool, Toolset
 from pod_host.turn.tracing import code_of, span
 
@@ -67,7 +68,9 @@ class ToolCalls:
         held = [result for result in settled if isinstance(result, Held)]
         if held:
             raise _waits(held)
-        return [result for result in settled if not isinstance(result, Held)]
+        results = [result for result in settled if not isinstance(result, Held)]
+        self.tools.find(found_in(results))
+        return results
 
     async def _call(self, step: int, call: Call, place: _Place, share: int) -> JsonObject | Held:
         try:
@@ -123,6 +126,8 @@ class ToolCalls:
             with suppress(Stopped):  # the answer to that is below
                 await tool.ready()
         if self.stop.reason is not None:
+            if isinstance(tool.target, McpTarget | HttpTarget):
+                raise Stopped(self.stop.reason)  # it may run at its gate already: the next owner sends it, or joins it
             return Known(failure("tool.interrupted", "The call was not started: the turn was being stopped."))
         # A call is handed over before its first wait, so the next one starts once this task has come to that.
         asyncio.get_running_loop().call_soon(place.start)

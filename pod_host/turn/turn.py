@@ -9,18 +9,21 @@ from pod_host import limits
 from pod_host.contract.canonical import canonical
 from pod_host.contract.output import TurnOutput
 from pod_host.contract.transcript import TranscriptReadResult
-from pod_host.contract.turn_start import AgentSandbox, TurnStart
+from pod_host.contract.turn_start import AgentSandbox, McpFacts, TurnStart
 from pod_host.contract.work import CancelReason, RunParams
 from pod_host.errors import PodHostError
 from pod_host.turn.answers import Answers
 from pod_host.turn.compaction import Compaction
 from pod_host.turn.conversation import Conversation
 from pod_host.turn.endings import Ending, Released, Stopped, TurnFailure, TurnThrown, Waits
+from pod_host.turn.http_tools import HttpTools
 from pod_host.turn.identity import Identities
 from pod_host.turn.inputs import check_size, input_entries
 from pod_host.turn.journal import Journal
 from pod_host.turn.log import tell
 from pod_host.turn.loop import AgentLoop, Answered
+from pod_host.turn.mcp_discovery import Discovery
+from pod_host.turn.mcp_tools import McpTools
 from pod_host.turn.memory import MemoryTools, memory_section, missing_pins, pinned_entries
 from pod_host.turn.model_calls import ModelCalls
 from pod_host.turn.ports import GatePort, RunPort, SandboxPort
@@ -32,9 +35,11 @@ from pod_host.turn.sandbox_tools import SandboxTools
 from pod_host.turn.skill_files import FileCache, SkillFiles, SkillMounts
 from pod_host.turn.skill_tools import SkillTools
 from pod_host.turn.skills import Skills
-from pod_host.turn.state import state_of, steps_before
+from pod_host.turn.state import kept_state, state_of, steps_before
 from pod_host.turn.stop import Stop
 from pod_host.turn.tool_calls import ToolCalls
+from pod_host.turn.tool_gate import ToolGate
+from pod_host.turn.tool_search import with_search
 from pod_host.turn.toolset import ToolProvider, Toolset
 from pod_host.turn.tracing import OFF, Marks, Tracing, code_of
 from pod_host.turn.transcripts import SegmentTranscript, TranscriptCache
@@ -69,11 +74,20 @@ class Turn:
         self._stop = Stop()
         self._requests = Requests(run, self._stop)
         self._ids = Identities.of(start)
-        state = start.checkpoint.state
-        self._reporter = Reporter(self._requests, state_of(self._ids.turn_id, 0) if state is None else state)
+        most = start.limits.harness_state_bytes
+        self._reporter = Reporter(self._requests, kept_state(start.checkpoint.state, self._ids.turn_id, most))
         self._transcript: SegmentTranscript | None = None
         skills_dir = sandbox.skills_dir if sandbox is not None and self._workspace() is not None else None
         self._skills = Skills.of(start.manifest, skills_dir)
+        trace = start.trace
+        self._gate = ToolGate(
+            gates=gates,
+            run=run,
+            stop=self._stop,
+            traceparent=trace.traceparent if trace else None,
+            body_bytes=start.limits.tool_answer_bytes,
+        )
+        self._mcp = McpTools(McpFacts(), self._ids.agent_id, self._gate)  # … until its servers are known
 
     def stop(self, reason: CancelReason, message: str | None = None) -> None:
         """Stop the turn, as core's ``cancel`` says. Idempotent; `run` then ends. ``message`` is for the log."""
@@ -144,11 +158,14 @@ class Turn:
         inputs = input_entries(start.checkpoint.input, self._ids.turn_id)
         check_size(inputs, start.limits.record_entry_bytes)
         self._transcript = transcript = await self._read_transcript()
-        end = await self._loop(transcript).run([*missing_pins(start, transcript.entries), *inputs])
+        facts = await Discovery(self._requests, self._gate, start).facts()
+        self._mcp = McpTools(facts, self._ids.agent_id, self._gate)
+        loop = self._loop(transcript)
+        end = await loop.run([*missing_pins(start, transcript.entries), *inputs])
         output = TurnOutput(
             run_id=self._requests.run_id,
             status="yielded",
-            state=state_of(self._ids.turn_id, end.steps),
+            state=state_of(self._ids.turn_id, end.steps, loop.tools.tools.found),
             transcript=transcript.updates(start.limits.record_entry_bytes),
         )
         if isinstance(end, Answered):
@@ -168,7 +185,7 @@ class Turn:
     def _loop(self, transcript: SegmentTranscript) -> AgentLoop:
         start, stop = self._start, self._stop
         workspace = self._workspace()
-        tools = Toolset(self._providers(workspace))
+        tools = with_search(Toolset(self._providers(workspace)), start.checkpoint.state, transcript.entries)
         journal = Journal(self._requests, start.outcomes)
         answers = Answers(start.manifest, self._ids.turn_id, transcript.entries)
         return AgentLoop(
@@ -196,7 +213,7 @@ class Turn:
         models = ModelCalls(
             ids=self._ids,
             start=start,
-            tools=offered,
+            tools=tools.definitions,
             journal=journal,
             gates=self._gates,
             run=self._run,
@@ -235,10 +252,13 @@ class Turn:
             yield MemoryTools.of(self._start.memory)
         if self._start.agent is not None and self._start.agent.self_wake:
             yield WakeTools()
+        yield HttpTools(self._start.manifest, self._ids.turn_id, self._gate)
+        yield self._mcp
 
     def _sections(self, answers: Answers) -> Iterator[str]:
         """Of the system text, one for each thing that is there."""
         if self._start.memory is not None:
             yield memory_section(self._start.memory)
         yield self._skills.section()
+        yield self._mcp.section()
         yield answers.section()
