@@ -24,7 +24,7 @@ from pod_host.limits import DRAIN_SECONDS, SANDBOX_UID
 LINE_BYTES: Final = 16 * 1024 * 1024  # one event of its log
 LAST_LINES: Final = 8  # shown when it dies
 STOP_SECONDS: Final = DRAIN_SECONDS + 3.0  # its drain, and a moment to leave
-_PASSED: Final = ("PATH", "LANG", "LANGUAGE", "TZ")  # and LC_*; keys and tokens of the person stay out
+_PASSED: Final = ("PATH", "LANG", "LANGUAGE", "TZ")  # and LC_*, OTEL_*; keys and tokens of the person stay out
 # When this process is killed, the host gets SIGTERM: nobody else would ever end it.
 _LAUNCH: Final = (
     "import ctypes, os, signal, sys;"
@@ -37,7 +37,7 @@ def launch_environment(
     runtime: Runtime, agent: Agent, directories: Directories, environ: Mapping[str, str]
 ) -> dict[str, str]:
     """The launch contract of ``pod-host run``."""
-    passed = {name: value for name, value in environ.items() if name in _PASSED or name.startswith("LC_")}
+    passed = {name: value for name, value in environ.items() if name in _PASSED or name.startswith(("LC_", "OTEL_"))}
     return {
         **passed,
         "HOME": str(directories.harness / "home"),
