@@ -113,9 +113,10 @@ class Outputs:
                     "limit_exceeded", f"transcript.{number} is {size} bytes; recordEntryBytes is {most}"
                 )
             for entry in update.entries:
-                shape = _ENTRIES.get(entry.get("kind", ""))
+                kind = entry.get("kind")
+                shape = _ENTRIES.get(kind) if isinstance(kind, str) else None
                 if shape is None:
-                    raise RuntimeRefusal("invalid", f"transcript.{number}: {entry.get('kind')!r} is no kind of entry")
+                    raise RuntimeRefusal("invalid", f"transcript.{number}: {kind!r} is no kind of entry")
                 try:
                     shape.read(entry)
                 except ContractViolation as fault:

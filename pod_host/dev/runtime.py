@@ -131,7 +131,7 @@ class Runtime:
         self._harness = HarnessListener(config, sockets["harness"], record, authority, self._sandbox, leases, service)
         self._gates = Gates(config, sockets["gates"], record, authority, sessions, leases, journal, models)
         self._egress = EgressProxy(config, sockets["egress"], record, self._sandbox, self._current)
-        workspaces = Workspaces(sessions, starts, self._harness.workspace_connection)
+        workspaces = Workspaces(authority, sessions, starts, self._harness.workspace_connection)
         self._north = North(
             sockets["north"],
             record,

@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pod_host.contract.base import Json, JsonObject
+from pod_host.dev.authority import Authority
 from pod_host.dev.connection import Connection
 from pod_host.dev.sessions import NorthRefusal, Sessions
 from pod_host.dev.turn_start import TurnStarts
 
 
 class Workspaces:
-    """``connection`` gives the host that declared the feature, or None. Cancelled: the host is told to give the call up."""
+    """``connection`` gives the host that declared the feature, or None. Cancelled: the host is told to give the call up.
+    Answers hold no token of ours: a command that prints its proxy variables gives a client nothing."""
 
-    def __init__(self, sessions: Sessions, starts: TurnStarts, connection: Callable[[], Connection | None]) -> None:
+    def __init__(
+        self,
+        authority: Authority,
+        sessions: Sessions,
+        starts: TurnStarts,
+        connection: Callable[[], Connection | None],
+    ) -> None:
+        self._authority = authority
         self._sessions = sessions
         self._starts = starts
         self._connection = connection
@@ -34,11 +43,11 @@ class Workspaces:
             "tool": tool,
             "input": arguments,
         }
-        return await self._host().ask(method, call, session_id=session_id)
+        return self._authority.redact(await self._host().ask(method, call, session_id=session_id))
 
     async def whole(self, method: str, params: JsonObject) -> Json:
         """``report``, ``sweep`` and ``remove``: of the pod, not of a session."""
-        return await self._host().ask(method, params)
+        return self._authority.redact(await self._host().ask(method, params))
 
     def _host(self) -> Connection:
         connection = self._connection()

@@ -45,6 +45,10 @@ async def test_an_output_that_is_asked_twice_gets_the_same_answer(world: World) 
         ("turn.completed", {"status": "completed", "error": None}),
         (
             "turn.completed",
+            {"status": "completed", "transcript": [{"keep": 0, "entries": [{"kind": []}], "length": 1}]},
+        ),
+        (
+            "turn.completed",
             {"status": "completed", "transcript": [{"keep": 0, "entries": [{"kind": "x"}], "length": 1}]},
         ),
     ],
