@@ -59,8 +59,8 @@ def prompt_items(entry: Entry, reader: Reader, *, aged: bool = False) -> list[Js
         return [_tool_result(result, reader, aged=aged) for result in entry.get("results") or []]
     if kind == "compaction":
         text = (
-            "Earlier parts of this conversation were summarized to fit the context window.\n"
-            f"<summary>\n{entry.get('summary', '')}\n</summary>"
+            "<summary>\nOf the earlier parts of this conversation, which no longer fit:\n\n"
+            f"{entry.get('summary', '')}\n</summary>"
         )
         return [user_text(text)]
     return []  # final, and what a later release may write: nothing for the model

@@ -158,7 +158,7 @@ async def test_a_full_window_is_compacted_before_the_next_call() -> None:
         name: facts[name] for name in ("trigger", "tokensBefore", "tokensAfter")
     }
     after = prompts[f"{TURN}:0:model:step-5"]["prompt"]
-    assert "<summary>\nThey read pages.\n</summary>" in after[1]["content"][0]["text"]
+    assert "\n\nThey read pages.\n</summary>" in after[1]["content"][0]["text"]
     assert after[2]["content"][0]["text"] == "Read the pages."
 
 

@@ -178,4 +178,4 @@ def test_a_persons_answer_and_a_final_output_say_nothing_to_the_model() -> None:
 def test_a_summary_stands_for_what_it_replaced() -> None:
     [item] = prompt_items({"kind": "compaction", "turnId": "t", "stepId": "s", "summary": "They met."}, READER)
     assert item["role"] == "user"
-    assert "<summary>\nThey met.\n</summary>" in item["content"][0]["text"]
+    assert "\n\nThey met.\n</summary>" in item["content"][0]["text"]
