@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import SchemaError
-from referencing import Registry
+from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
 
 from pod_host.contract.base import Json
 from pod_host.contract.canonical import canonical
@@ -42,20 +43,42 @@ class Schema:
         except (ContractViolation, RecursionError):
             raise SchemaFault("nested too deeply") from None
         # An empty registry retrieves nothing: only what the schema itself holds can be referred to.
-        self._validator: Any = dialect(ordered, registry=Registry())
+        registry: Registry[Json] = Registry()
+        whole = DRAFT202012.create_resource(ordered)
+        try:
+            _follow(registry.resolver_with_root(whole), whole)
+        except Unresolvable as fault:
+            raise _leads_nowhere(fault) from None
+        self._validator: Any = dialect(ordered, registry=registry)
 
     def issues(self, value: Json) -> list[InputIssue]:
-        """What in ``value`` does not fit, the first few of it. Raises SchemaFault for a ``$ref`` that leads nowhere."""
+        """What in ``value`` does not fit, the first few of it. Raises SchemaFault for a reference behind a reference that
+        leads nowhere: the others were followed before."""
         try:
             faults = list(islice(self._validator.iter_errors(decode(canonical(value))), _ISSUES))
         except Unresolvable as fault:
-            raise SchemaFault(f"$ref {fault.ref!r} is not in the schema, and nothing is fetched") from None
+            raise _leads_nowhere(fault) from None
         except (ContractViolation, RecursionError):
             return [InputIssue(path=[], code="depth", message="nested too deeply")]
         return [
             InputIssue(path=list(fault.absolute_path), code=str(fault.validator), message=_shown(fault.message))
             for fault in faults
         ]
+
+
+def _leads_nowhere(fault: Unresolvable) -> SchemaFault:
+    return SchemaFault(f"$ref {fault.ref!r} is not in the schema, and nothing is fetched")
+
+
+def _follow(resolver: Any, schema: Resource[Json]) -> None:
+    """Every reference of ``schema``, and of the schemas in it. Raises Unresolvable for one that leads nowhere."""
+    contents = schema.contents
+    if isinstance(contents, dict):
+        for name in ("$ref", "$dynamicRef"):
+            if isinstance(contents.get(name), str):
+                resolver.lookup(contents[name])
+    for part in schema.subresources():
+        _follow(resolver.in_subresource(part), part)
 
 
 def pointer(path: Sequence[str | int]) -> str:

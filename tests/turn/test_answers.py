@@ -146,16 +146,25 @@ async def test_a_broken_schema_fails_the_turn_before_any_model_call(schema: Json
     assert runtime.gate_calls == []
 
 
-@pytest.mark.parametrize("reference", ["http://127.0.0.1:{port}/schema.json", "#/$defs/none", "other.json"])
+@pytest.mark.parametrize("reference", ["http://127.0.0.1:{port}/schema.json", "#/$defs/none", "other.json", "#/x/y"])
 async def test_a_reference_out_of_the_schema_fails_the_turn_and_nothing_is_fetched(reference: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
-        runtime = structured("{}", schema={"$ref": reference.format(port=server.getsockname()[1])})
+        deep = {"properties": {"a": {"$ref": reference.format(port=server.getsockname()[1])}}}
+        runtime = structured("{}", schema=deep)
         assert await runtime.turn().run() == Reported("failed")
         assert last(runtime)["error"]["code"] == "output.invalid_schema"
         assert "nothing is fetched" in last(runtime)["error"]["message"]
+        assert runtime.gate_calls == []
         with pytest.raises(BlockingIOError):
             server.accept()
+
+
+async def test_a_reference_that_only_another_reference_reaches_is_not_followed_out_either() -> None:
+    hidden = {"$ref": "#/x/a", "x": {"a": {"$ref": "http://127.0.0.1:9/schema.json"}}}
+    runtime = structured("{}", schema=hidden)
+    assert await runtime.turn().run() == Reported("failed")
+    assert last(runtime)["error"]["code"] == "output.invalid_schema"
 
 
 async def test_references_within_the_schema_hold() -> None:
