@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
-
-import orjson
+from functools import partial
 
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.model_call import ModelCandidate, ModelFailure, input_kind
 from pod_host.dev.artifacts import Artifacts
 from pod_host.dev.config import RuntimeConfig
 from pod_host.dev.database import Database, dump, load
+from pod_host.dev.keyed_calls import KeyedCalls, body_hash
 from pod_host.dev.record import iso
-from pod_host.errors import ContractViolation, GateRefusal
+from pod_host.errors import ContractViolation
 
 log = logging.getLogger(__name__)
-
-KEPT_CALLS: Final = 10_000
-
-
-@dataclass
-class Call:
-    """One keyed call. ``settled``: when its outcome came, in seconds of the monotonic clock."""
-
-    session_id: str
-    body_hash: str
-    task: asyncio.Task[JsonObject]
-    settled: float | None = None
 
 
 class ModelGate:
@@ -41,43 +25,26 @@ class ModelGate:
         self._config = config
         self._db = db
         self._artifacts = artifacts
-        self._calls: dict[str, Call] = {}
-        self._stopping = False
+        self._calls = KeyedCalls[JsonObject](config.times.outcome)
 
     def knows(self, effect_id: str) -> bool:
         """Whether the call runs, or its outcome is kept: a re-send joins it."""
-        self._forget_old()
-        return effect_id in self._calls
+        return self._calls.knows(effect_id)
 
     async def call(self, effect_id: str, session_id: str, turn_id: str, call: JsonObject) -> JsonObject:
         """The outcome. Raises GateRefusal when another request ran under this key."""
-        self._forget_old()
-        body_hash = _body_hash([session_id, turn_id, call])
-        known = self._calls.get(effect_id)
-        if known is None:
-            task = asyncio.create_task(self._run(effect_id, session_id, turn_id, call))
-            known = self._calls[effect_id] = Call(session_id, body_hash, task)
-            task.add_done_callback(lambda _: self._settled(effect_id))
-        elif known.body_hash != body_hash:
-            raise GateRefusal(409, "gate_conflict", "another request already ran under this key")
-        return await asyncio.shield(known.task)  # the call outlives this client: the next one joins it
+        hashed = body_hash([session_id, turn_id, call])
+        return await self._calls.call(
+            effect_id, session_id, hashed, partial(self._run, effect_id, session_id, turn_id, call)
+        )
 
     def cancel(self, effect_id: str, session_id: str) -> None:
         """Abort a call that runs. Raises GateRefusal for another session's."""
-        known = self._calls.get(effect_id)
-        if known is None:
-            return
-        if known.session_id != session_id:
-            raise GateRefusal(403, "gate_forbidden", "the call is another session's")
-        known.task.cancel()
+        self._calls.cancel(effect_id, session_id)
 
     async def stop(self) -> None:
         """Calls that run are dropped without an outcome: the next Runtime is asked for them again."""
-        self._stopping = True
-        tasks = [call.task for call in self._calls.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._calls.stop()
 
     def usage_rows(self, session_id: str) -> list[JsonObject]:
         rows = self._db.all("SELECT * FROM model_usage WHERE session_id = ? ORDER BY rowid", session_id)
@@ -90,7 +57,7 @@ class ModelGate:
         try:
             outcome = await self._answer(effect_id, session_id, call)
         except asyncio.CancelledError:
-            if self._stopping:
+            if self._calls.stopping:
                 raise
             outcome = _failed("transient", "The call was cancelled")
         self._meter(effect_id, session_id, turn_id, outcome, started)
@@ -145,30 +112,6 @@ class ModelGate:
             "INSERT OR REPLACE INTO model_usage VALUES (?, ?, ?, ?)", effect_id, session_id, turn_id, dump(body)
         )
 
-    def _settled(self, effect_id: str) -> None:
-        known = self._calls.get(effect_id)
-        if known is not None:
-            known.settled = time.monotonic()
-            if known.task.cancelled():  # before it began: there is no outcome to keep
-                del self._calls[effect_id]
-
-    def _forget_old(self) -> None:
-        """Outcomes are kept for a while, the newest of them."""
-        since = time.monotonic() - self._config.times.outcome
-        over = [key for key, call in self._calls.items() if call.settled is not None]
-        for key in over:
-            if len(self._calls) > KEPT_CALLS or (self._calls[key].settled or 0.0) < since:
-                del self._calls[key]
-
 
 def _failed(code: str, message: str) -> JsonObject:
     return {"kind": "failed", "code": code, "message": message, "retryable": False}
-
-
-def _body_hash(body: Json) -> str:
-    """Of what a body means: neither the members' order nor white space counts."""
-    try:
-        text = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
-    except TypeError:  # a lone surrogate
-        text = json.dumps(body, sort_keys=True).encode()
-    return hashlib.sha256(text).hexdigest()
