@@ -45,6 +45,7 @@ class Settings:
     """``harness_url`` and ``gates_url`` end without a slash. ``egress_proxy`` None: no proxy variables.
     ``log_format`` None: text on a terminal, else JSON. ``required_confinement``: a host that lacks one of these
     protections does not start. ``in_cluster``: a kubelet started us, so every file is the image's or a volume's.
+    ``home``: of whoever started us.
     ``otlp_endpoint``: the operator's collector of spans, by OTLP over HTTP; None: no spans."""
 
     sandbox_id: str
@@ -68,6 +69,7 @@ class Settings:
     log_format: LogFormat | None
     required_confinement: frozenset[str]
     in_cluster: bool
+    home: Path | None
     otlp_endpoint: str | None
 
     @classmethod
@@ -97,6 +99,7 @@ class Settings:
             required_confinement=reader.optional("POD_HOST_CONFINEMENT", _confinement, frozenset()),
             otlp_endpoint=reader.optional("OTEL_EXPORTER_OTLP_ENDPOINT", _url, None),
             in_cluster=bool(environ.get("KUBERNETES_SERVICE_HOST", "").strip()),
+            home=_home(environ.get("HOME", "")),
         )
         if reader.faults:
             raise ConfigurationError(reader.faults)
@@ -180,6 +183,11 @@ def _absolute(text: str) -> Path:
     if not path.is_absolute() or "\0" in text:
         raise _Fault("an absolute path is needed")
     return path
+
+
+def _home(text: str) -> Path | None:
+    """HOME is not ours to judge: what is no absolute path counts as none."""
+    return Path(text) if text.startswith("/") and "\0" not in text else None
 
 
 def _split(text: str) -> SplitResult:

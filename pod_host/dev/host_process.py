@@ -24,7 +24,8 @@ from pod_host.limits import DRAIN_SECONDS, SANDBOX_UID
 LINE_BYTES: Final = 16 * 1024 * 1024  # one event of its log
 LAST_LINES: Final = 8  # shown when it dies
 STOP_SECONDS: Final = DRAIN_SECONDS + 3.0  # its drain, and a moment to leave
-_PASSED: Final = ("PATH", "LANG", "LANGUAGE", "TZ")  # and LC_*, OTEL_*; keys and tokens of the person stay out
+# And LC_*, OTEL_*; keys and tokens of the person stay out. HOME: for the host to hide, the commands get another.
+_PASSED: Final = ("HOME", "PATH", "LANG", "LANGUAGE", "TZ")
 # When this process is killed, the host gets SIGTERM: nobody else would ever end it.
 _LAUNCH: Final = (
     "import ctypes, os, signal, sys;"
@@ -40,7 +41,6 @@ def launch_environment(
     passed = {name: value for name, value in environ.items() if name in _PASSED or name.startswith(("LC_", "OTEL_"))}
     return {
         **passed,
-        "HOME": str(directories.harness / "home"),
         "NYLORUN_SANDBOX_ID": runtime.sandbox_id,
         "NYLORUN_POD_UID": str(uuid.uuid4()),  # each start is a new pod on the same volume
         "NYLORUN_SANDBOX_JOIN_FILE": str(runtime.join_file),

@@ -30,7 +30,7 @@ def main(settings: Settings) -> int:
     from pod_host.host.life import Host  # here, where a signal still ends the process at once: this takes a while
 
     try:
-        tls = runtime_tls(settings.runtime_ca) if settings.speaks_tls else None
+        tls = runtime_tls(settings.runtime_ca) if settings.speaks_tls or settings.runtime_ca else None
         asyncio.run(_run(settings, lambda: Host(settings, os.environ, tls)))
     except NetworkGateError as fault:
         log.get_log().error("gate.failed", reason=str(fault))

@@ -5,8 +5,10 @@ And which paths the sandbox may not touch.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +18,12 @@ from pod_host.settings import Settings
 
 HOME = "home"  # of the commands, in the harness directory
 SPOOL = Path("/tmp/pod-host")  # whole outputs, for the model to read on
-NOBODYS_HOMES = (Path("/"), Path("/nonexistent"))  # of users that have none
+NOBODYS_HOMES = (
+    Path("/"),
+    Path("/nonexistent"),
+    Path("/tmp"),
+    Path("/var/tmp"),
+)  # of users that have none of their own
 
 
 def harden() -> None:
@@ -30,7 +37,7 @@ def harden() -> None:
 def sandbox_config(settings: Settings) -> SandboxConfig:
     """The worker's settings: where it works, and what it is kept out of."""
     uid = settings.sandbox_uid if os.geteuid() == 0 else os.geteuid()
-    paths = sandbox_paths(settings, None if settings.in_cluster else starter_home())
+    paths = sandbox_paths(settings, () if settings.in_cluster else starter_homes(settings))
     return SandboxConfig(
         workspace=settings.workspace_dir,
         home=settings.harness_dir / HOME,
@@ -51,17 +58,19 @@ class SandboxPaths:
     allowed: tuple[Path, ...]
 
 
-def sandbox_paths(settings: Settings, starter_home: Path | None) -> SandboxPaths:
+def sandbox_paths(settings: Settings, starter_homes: Iterable[Path]) -> SandboxPaths:
     """The join token's directory and the host's own files are denied, but for the commands' HOME and the CA bundle.
 
-    ``starter_home``: the home directory of whoever started the host. Outside a cluster it holds a person's keys, so it is
-    denied too, the workspace and the skills excepted; in a pod it is None: what is there is the image's, for commands to use.
+    ``starter_homes``: the home directories of whoever started the host. Outside a cluster they hold a person's keys, so they
+    are denied too, the workspace and the skills excepted; in a pod there are none: what is there is the image's, for
+    commands to use.
     """
     harness = settings.harness_dir
     allowed = [harness / HOME, harness / TRUST]
     denied = [_hiding_join_token(settings), harness]
-    if starter_home is not None and starter_home not in (*NOBODYS_HOMES, harness / HOME):
-        denied.append(starter_home)
+    homes = [home for home in starter_homes if home not in (*NOBODYS_HOMES, harness / HOME)]
+    if homes:
+        denied += homes
         allowed += [settings.workspace_dir, settings.skills_dir]
     return SandboxPaths(tuple(denied), tuple(allowed))
 
@@ -74,9 +83,9 @@ def _hiding_join_token(settings: Settings) -> Path:
     return settings.join_file if any(path.is_relative_to(directory) for path in needed) else directory
 
 
-def starter_home() -> Path | None:
-    """None when the user has no entry in the user database, as in most pods."""
-    try:
-        return Path(pwd.getpwuid(os.geteuid()).pw_dir)
-    except KeyError:
-        return None
+def starter_homes(settings: Settings) -> tuple[Path, ...]:
+    """HOME, and the user database's: the two differ where somebody set HOME, and where the user has no entry."""
+    homes = [settings.home] if settings.home else []
+    with contextlib.suppress(KeyError):  # no entry, as in most pods
+        homes.append(Path(pwd.getpwuid(os.geteuid()).pw_dir))
+    return tuple(dict.fromkeys(homes))

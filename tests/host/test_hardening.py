@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from pathlib import Path
 
-from pod_host.host.hardening import sandbox_config, sandbox_paths
+from pod_host.host.hardening import sandbox_config, sandbox_paths, starter_homes
 from pod_host.settings import Settings
 from tests.host.conftest import StartHost, pod_environment
 from tests.host.core import Core
@@ -17,20 +19,20 @@ def settings(**variables: str) -> Settings:
 
 
 def test_the_join_token_and_the_hosts_files_are_denied_but_for_home_and_bundle() -> None:
-    paths = sandbox_paths(settings(), None)
+    paths = sandbox_paths(settings(), ())
     assert paths.denied == (POD / "join", POD / "harness")
     assert paths.allowed == (POD / "harness" / "home", POD / "harness" / "trust")
 
 
 def test_a_join_token_beside_what_commands_need_is_denied_as_a_file() -> None:
     beside = settings(NYLORUN_SANDBOX_JOIN_FILE="/pod/token")
-    assert sandbox_paths(beside, None).denied == (POD / "token", POD / "harness")
-    assert sandbox_paths(settings(NYLORUN_SANDBOX_JOIN_FILE="/token"), None).denied[0] == Path("/token")
-    assert sandbox_paths(settings(NYLORUN_SANDBOX_JOIN_FILE="/tmp/token"), None).denied[0] == Path("/tmp/token")
+    assert sandbox_paths(beside, ()).denied == (POD / "token", POD / "harness")
+    assert sandbox_paths(settings(NYLORUN_SANDBOX_JOIN_FILE="/token"), ()).denied[0] == Path("/token")
+    assert sandbox_paths(settings(NYLORUN_SANDBOX_JOIN_FILE="/tmp/token"), ()).denied[0] == Path("/tmp/token")
 
 
 def test_on_a_laptop_the_starters_home_is_denied_too_but_not_the_workspace_in_it() -> None:
-    paths = sandbox_paths(settings(POD_HOST_WORKSPACE_DIR="/home/ada/work"), Path("/home/ada"))
+    paths = sandbox_paths(settings(POD_HOST_WORKSPACE_DIR="/home/ada/work"), [Path("/home/ada")])
     assert Path("/home/ada") in paths.denied
     assert Path("/home/ada/work") in paths.allowed
     assert POD / "harness" / "home" in paths.allowed
@@ -38,7 +40,14 @@ def test_on_a_laptop_the_starters_home_is_denied_too_but_not_the_workspace_in_it
 
 def test_a_home_that_is_none_or_the_commands_own_is_not_denied() -> None:
     for home in (Path("/"), Path("/nonexistent"), POD / "harness" / "home"):
-        assert home not in sandbox_paths(settings(), home).denied
+        assert home not in sandbox_paths(settings(), [home]).denied
+
+
+def test_the_starters_home_is_what_home_says_and_what_the_user_database_says() -> None:
+    listed = pwd.getpwuid(os.geteuid()).pw_dir
+    assert starter_homes(settings(HOME="/somewhere/else")) == (Path("/somewhere/else"), Path(listed))
+    assert starter_homes(settings(HOME=listed)) == (Path(listed),)
+    assert starter_homes(settings(HOME="not/absolute")) == (Path(listed),)
 
 
 def test_in_a_cluster_what_lies_in_a_home_is_the_images_and_stays_open() -> None:
