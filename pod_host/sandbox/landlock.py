@@ -40,7 +40,8 @@ def _inside(path: str, root: str) -> bool:
 
 
 def allowed_paths(denied: Sequence[str], allowed: Sequence[str]) -> Iterator[str]:
-    """The paths that get a rule: the largest set of subtrees with nothing denied in it, and the allowed exceptions.
+    """The paths that get a rule: the largest set of subtrees with nothing denied in it, and the allowed ones, which may lie
+    in what is denied, or where nobody may list.
 
     Directories on the way to a denied path get none, so what is made in them later is out of reach: deny whole
     directories whose parents nobody writes to. Paths that come and go during the walk are skipped.
@@ -50,15 +51,15 @@ def allowed_paths(denied: Sequence[str], allowed: Sequence[str]) -> Iterator[str
     waiting = ["/"]
     for path in excepted:
         if any(_inside(root, path) and root != path for root in refused):
-            waiting.append(path)  # an exception that holds a denied path in its turn
-        elif any(_inside(path, root) for root in refused):
+            waiting.append(path)  # it holds a denied path in its turn
+        else:
             yield path
     while waiting:
         directory = waiting.pop()
         try:
             entries = list(os.scandir(directory))
         except OSError:
-            continue  # not ours to list: nothing below it is ours to grant
+            continue  # not ours to list: what is needed below it must be among ``allowed``
         for entry in entries:
             if entry.is_symlink() or entry.path in refused:
                 continue
@@ -86,16 +87,18 @@ def files_ruleset(abi: int, denied: Sequence[str], allowed: Sequence[str], progr
     return ruleset
 
 
-def command_ruleset(abi: int, read_only: Sequence[str]) -> int:
-    """The ruleset of D2: nothing is written below ``read_only``. It must handle REFER and grant it everywhere: a layer
-    that does not handle REFER forbids every rename and link across directories. (A link that leads out of ``read_only``
-    would gain rights by its new place, and is refused for that.)"""
+def command_ruleset(abi: int, read_only: Sequence[str], written: Sequence[str]) -> int:
+    """The ruleset of D2: nothing is written below ``read_only``; ``written`` is what must be, wherever it lies.
+
+    It must handle REFER and grant it everywhere: a layer that does not handle REFER forbids every rename and link across
+    directories. (A link that leads out of ``read_only`` would gain rights by its new place, and is refused for that.)
+    """
     refer = REFER if abi >= 2 else 0
     handled = WRITES | refer | (TRUNCATE if abi >= 3 else 0)
     ruleset = kernel.landlock_create(handled, _SCOPE_SIGNAL if abi >= SIGNALS_FROM_ABI else 0)
     if refer:
         _allow(ruleset, "/", refer)
-    for path in allowed_paths(read_only, ()):
+    for path in allowed_paths(read_only, written):
         _allow(ruleset, path, handled)
     return ruleset
 

@@ -6,6 +6,9 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,3 +147,22 @@ async def test_a_log_that_a_command_replaced_by_a_trap_holds_nobody_up(box: Box)
     await box.bash("mkfifo $HOME/setup.log; ln -s /etc/passwd $HOME/other.log")
     for name in ("setup.log", "other.log", "../token"):
         assert isinstance(await box.sandbox.submit(AppendLog("one", name, "x\n")).outcome(), Failed)
+
+
+async def test_what_needs_a_codec_works_though_the_interpreters_own_files_are_out_of_reach(box: Box) -> None:
+    await box.bash("touch b.txt é.txt a.txt")
+    found = Completed("\n".join(f"{box.workspace}/{name}.txt" for name in ("a", "b", "é")))
+    assert await box.submit("glob", pattern="*.txt").outcome() == found
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root makes a directory that the commands' user may pass but not list"
+)
+async def test_a_workspace_below_a_directory_that_may_not_be_listed_is_written(
+    make_box: Callable[..., Any], open_directory: Path
+) -> None:
+    open_directory.chmod(0o711)
+    box = await make_box()
+    output = await box.bash("echo made > by-command && mkdir sub && touch sub/f && mv sub moved && ls && touch ~/kept")
+    assert (output["exitCode"], output["stdout"]) == (0, "by-command\nmoved\n")
+    assert isinstance(await box.submit("write", path="by-tool", content="x").outcome(), Completed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import stat
 import time
@@ -16,6 +17,7 @@ from pod_host.sandbox.tools.globbing import MAGIC, BadGlob, Glob
 from pod_host.sandbox.tools.opening import utf8
 from pod_host.sandbox.tools.workspace import ToolFailure, Workspace
 
+_utf_16: Final = codecs.getencoder("utf-16-be")  # looked up now: later, its module may lie where the worker cannot read
 _TOO_LONG: Final = f"the search ended after {SEARCH_SECONDS:g} s"
 
 
@@ -134,7 +136,7 @@ def _text(root: str, walk: _Walk) -> str:
     early = f" ({walk.ended_by})" if walk.ended_by is not None else ""
     if not walk.found:
         return f"No files matched{early}."
-    found = sorted(walk.found, key=lambda path: path.encode("utf-16-be", "surrogatepass"))
+    found = sorted(walk.found, key=lambda path: _utf_16(path, "surrogatepass"))
     shown = [os.path.join(root, path).replace("\n", "\\n") for path in found[:GLOB_SHOWN]]
     omitted = len(found) - len(shown)
     if omitted:

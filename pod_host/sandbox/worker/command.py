@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from pod_host import limits
-from pod_host.sandbox.raw import RawResult
+from pod_host.sandbox.raw import Living, RawResult
 from pod_host.sandbox.tags import STRAY, Sweep, command_line, is_zombie, look, signal_all
 from pod_host.sandbox.worker.capture import Capture, Pipe, two_pipes
 from pod_host.sandbox.worker.loop import Loop, Timer
 from pod_host.sandbox.worker.memory import OutOfMemory
+from pod_host.sandbox.worker.ports import listening_ports
 from pod_host.sandbox.worker.shell import Shell, environment_bytes
 from pod_host.sandbox.worker.spawner import Spawn, Spawner
 from pod_host.sandbox.worker.spool import Spool
@@ -49,29 +50,38 @@ class Machinery:
             return True  # a kernel without this file: look at every process
         return bool(children - self.spawner.programs - {self.spawner.zygote_pid})
 
-    def living(self) -> list[tuple[int, str, int]]:
-        """(pid, command line, number) of everything that lives. Forgets the sessions of commands that left nothing."""
-        found = [
-            (process.pid, command_line(process.pid), process.number)
-            for process in look(self.spawner.space, self._root).found
-            if not is_zombie(process.pid)
-        ]
-        for number in self._ended - {number for _, _, number in found}:
-            self._ended.discard(number)
-            self.sessions.pop(number, None)
-        return found
+    def living(self) -> list[tuple[int, str]]:
+        """(pid, session) of everything that lives. Forgets the sessions of commands that left nothing."""
+        found = self._living()
+        return [(pid, self.sessions.get(number, "")) for pid, number in found]
 
-    def survivors(self, number: int) -> tuple[tuple[int, str], ...]:
-        """(pid, command line) of what a command that has ended left running."""
+    def survivors(self, number: int) -> tuple[tuple[Living, ...], int]:
+        """What a command that has ended left running, as far as it is named, and how many more there are."""
         self._ended.add(number)
         if not self.orphans():
             self._ended.discard(number)
             self.sessions.pop(number, None)
-            return ()
-        return tuple((pid, text) for pid, text, whose in self.living() if whose == number)
+            return (), 0
+        pids = [pid for pid, whose in self._living() if whose == number]
+        named = pids[: limits.PROCESSES_NAMED]
+        return describe(named), len(pids) - len(named)
+
+    def _living(self) -> list[tuple[int, int]]:
+        """(pid, number)."""
+        seen = look(self.spawner.space, self._root)
+        found = [(process.pid, process.number) for process in seen.found if not is_zombie(process.pid)]
+        for number in self._ended - {number for _, number in found}:
+            self._ended.discard(number)
+            self.sessions.pop(number, None)
+        return found
 
     def signal(self, whose: Callable[[int], bool], number: int) -> tuple[int, bool]:
         return signal_all(self.spawner.space, self._root, whose, number)
+
+
+def describe(pids: Sequence[int]) -> tuple[Living, ...]:
+    ports = listening_ports(pids)
+    return tuple(Living(pid, command_line(pid), ports.get(pid, ())) for pid in pids)
 
 
 class RunningCommand:
@@ -217,7 +227,7 @@ class RunningCommand:
         for timer in self._timers:
             timer.cancel()
         self._let_go_of_pipes()
-        survivors = self._all.survivors(self._number)
+        survivors, more_survivors = self._all.survivors(self._number)
         if failure is not None:
             done(failure)
             return
@@ -235,6 +245,7 @@ class RunningCommand:
                 stdout=self._stdout.finish(),
                 stderr=self._stderr.finish(),
                 survivors=survivors,
+                more_survivors=more_survivors,
                 duration_ms=round((time.monotonic() - self._began) * 1000),
                 killed_by=killed_by,
             )

@@ -16,7 +16,7 @@ from pod_host.sandbox.frames import Decoder, Header, encode
 from pod_host.sandbox.tags import Sweep
 from pod_host.sandbox.worker.calls import Calls
 from pod_host.sandbox.worker.channel import Channel
-from pod_host.sandbox.worker.command import Machinery
+from pod_host.sandbox.worker.command import Machinery, describe
 from pod_host.sandbox.worker.loop import Loop
 from pod_host.sandbox.worker.shell import Shell
 from pod_host.sandbox.worker.spawner import Spawner
@@ -61,7 +61,7 @@ class Worker:
         # Threads before the zygote: its filter names them.
         threads = Threads(_FILE_THREADS, self._loop.from_thread)
         abi = started.confinement.abi
-        spawner = Spawner(self._loop, started.space, abi, settings.read_only(), self._protected)
+        spawner = Spawner(self._loop, started.space, abi, settings.read_only(), settings.written(), self._protected)
         machinery = Machinery(self._loop, spawner, Spool(settings.spool), Shell.of_this_image())
         self._machinery = machinery
         self._channel = Channel(self._loop, peer, self._received, self._host_gone)
@@ -104,13 +104,18 @@ class Worker:
 
     def _report(self) -> dict[str, Any]:
         living = self._machinery.living()
-        sessions = self._machinery.sessions
+        named = living[: limits.PROCESSES_NAMED]
+        described = describe([pid for pid, _ in named])
         return {
             "pid": os.getpid(),
             "zygote": self._machinery.spawner.zygote_pid,
             "uid": os.getuid(),
             "abi": self._abi,
-            "processes": [[pid, command, sessions.get(number, "")] for pid, command, number in living],
+            "processes": [
+                [process.pid, process.command, session, process.ports]
+                for process, (_, session) in zip(described, named, strict=True)
+            ],
+            "more": len(living) - len(named),
         }
 
     def _protected(self) -> tuple[list[int], list[int]]:

@@ -63,12 +63,14 @@ class Spawner:
         space: TagSpace,
         abi: int,
         read_only: list[str],
+        written: list[str],
         protected: Callable[[], tuple[list[int], list[int]]],
     ) -> None:
         self.space = space
         self._loop = loop
         self._abi = abi
         self._read_only = read_only
+        self._written = written
         self._protected = protected
         self._last_number = 0
         self._zygote: tuple[int, socket.socket] | None = None
@@ -211,7 +213,7 @@ class Spawner:
 
     def _ensure_zygote(self) -> socket.socket:
         if self._zygote is None:
-            self._zygote = fork_zygote(self._abi, self._read_only, *self._protected())
+            self._zygote = fork_zygote(self._abi, self._read_only, self._written, *self._protected())
         return self._zygote[1]
 
     def _drop_zygote(self) -> None:

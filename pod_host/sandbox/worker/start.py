@@ -45,11 +45,15 @@ class Settings:
     uid: int | None
     landlock_abi: int | None
 
+    def written(self) -> list[str]:
+        """What commands must be able to write, wherever it lies."""
+        return [self.workspace, self.home, self.spool]
+
     def read_only(self) -> list[str]:
         """What commands read and do not write: the skills. Where they lie in what commands must be able to write, a rule for
         them would close that too, so there is none."""
         skills = os.path.realpath(self.skills)
-        written = [os.path.realpath(path) for path in (self.workspace, self.home, self.spool)]
+        written = [os.path.realpath(path) for path in self.written()]
         apart = all(os.path.commonpath([skills, path]) not in (skills, path) for path in written)
         return [self.skills] if apart else []
 
@@ -93,8 +97,9 @@ def confine(settings: Settings) -> Started:
     abi = kernel.landlock_abi()
     if settings.landlock_abi is not None:
         abi = min(abi, settings.landlock_abi)
+    needed = [*settings.allowed, *settings.written(), settings.skills]
     programs = [descriptor] if descriptor is not None else []
-    ruleset = files_ruleset(abi, settings.denied, settings.allowed, programs) if abi else None
+    ruleset = files_ruleset(abi, settings.denied, needed, programs) if abi else None
     _set_limits()
     if uid is not None:
         os.setgroups([])
@@ -130,7 +135,7 @@ def _make_directory(path: str, mode: int, uid: int | None) -> None:
 
 
 def _check_reach(settings: Settings) -> None:
-    for path in (settings.workspace, settings.home, settings.spool):
+    for path in settings.written():
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
             raise CannotStart(f"{path} is not writable for uid {os.getuid()}, which commands run as.")
 

@@ -83,11 +83,11 @@ def send_program(
 
 
 def run_zygote(
-    requests: socket.socket, abi: int, read_only: list[str], protected: list[int], groups: list[int]
+    requests: socket.socket, abi: int, read_only: list[str], written: list[str], protected: list[int], groups: list[int]
 ) -> None:
     """The zygote's life, in a child that the worker has just forked: never returns."""
     try:
-        _become_zygote(requests, abi, read_only, protected, groups)
+        _become_zygote(requests, abi, read_only, written, protected, groups)
         channel = socket.socket(fileno=3)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         while True:
@@ -116,7 +116,7 @@ def _receive(channel: socket.socket) -> tuple[bytes, list[int], int, object]:
 
 
 def _become_zygote(
-    requests: socket.socket, abi: int, read_only: list[str], protected: list[int], groups: list[int]
+    requests: socket.socket, abi: int, read_only: list[str], written: list[str], protected: list[int], groups: list[int]
 ) -> None:
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setpgid(0, 0)  # a signal to our group shall not count as one that reached the worker's
@@ -135,7 +135,7 @@ def _become_zygote(
         os.dup2(null, descriptor)
     os.close(null)
     if abi:
-        ruleset = command_ruleset(abi, read_only)
+        ruleset = command_ruleset(abi, read_only, written)
         kernel.landlock_restrict(ruleset)
         os.close(ruleset)
     kernel.seccomp_filter(build_filter(kernel.MACHINE, protected, groups, guard_signals=abi < 6))
@@ -184,12 +184,14 @@ def _start(descriptors: list[int], null: int) -> None:
         os._exit(127)
 
 
-def fork_zygote(abi: int, read_only: list[str], protected: list[int], groups: list[int]) -> tuple[int, socket.socket]:
+def fork_zygote(
+    abi: int, read_only: list[str], written: list[str], protected: list[int], groups: list[int]
+) -> tuple[int, socket.socket]:
     """Forks a zygote whose commands write nothing below ``read_only``. Returns its pid and the worker's end of its
     socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
-        run_zygote(theirs, abi, read_only, protected, groups)
+        run_zygote(theirs, abi, read_only, written, protected, groups)
     theirs.close()
     return pid, ours
