@@ -70,9 +70,13 @@ class Harness(Member):
 
 
 class HttpRequest(Member):
+    """``credential``: a variable of the Runtime's environment, sent as a bearer. ``headers`` may hold more, as ``${NAME}``.
+    Values never enter the manifest."""
+
     url: Url
     method: Literal["POST", "PUT", "PATCH"] = "POST"
-    credential: Text1 | None = None
+    credential: VariableName | None = None
+    headers: dict[str, str] | None = None
     timeout_ms: Annotated[int, Field(gt=0, le=300_000, strict=True)] | None = None
 
 
@@ -97,7 +101,7 @@ class McpToolSetting(Member):
 
 
 class McpServer(Member):
-    """``tools``: settings by the tool's name on the server, or ``*`` for all."""
+    """``tools``: settings by the tool's name on the server, or ``*`` for all. ``headers``: as an HTTP tool's."""
 
     name: Name
     type: Literal["streamable-http", "sse"] = "streamable-http"

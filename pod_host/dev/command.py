@@ -47,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     """``arguments`` has message, agent, keep and the four ports; each may be None. The exit code is cli.py's."""
     # What the record warns of comes as an event, and is drawn like all others.
     logging.getLogger("pod_host.dev.record").propagate = False
+    for library in ("mcp", "client"):  # what an MCP server does wrong is its call's outcome
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     try:
         agent = load_agent(Path(arguments.agent)) if arguments.agent else DEFAULT_AGENT
         place = directories.kept(Path(arguments.keep), os.environ) if arguments.keep else directories.temporary()
@@ -99,6 +101,7 @@ async def _talk(
                 state_dir=at.runtime,
                 agent=agent,
                 model=model,
+                credentials=os.environ,
                 harness_port=arguments.harness_port or 0,
                 gates_port=arguments.gates_port or 0,
                 egress_port=arguments.egress_port or 0,

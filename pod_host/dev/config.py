@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -45,6 +46,7 @@ class Times:
     outcome: float = 30 * 60.0  # a gate keeps the outcome of a settled call
     egress_connect: float = 10.0
     egress_idle: float = 5 * 60.0
+    mcp_idle: float = 15 * 60.0  # an MCP connection that nobody uses is closed
     stop: float = 1.0  # a clean stop waits so long for runs to be released, then for sockets to close
 
 
@@ -74,6 +76,7 @@ class RuntimeConfig:
     seeded: bool = False  # the disk starts from a disk version: there is no setup to run
     tool_policy: tuple[ToolRule, ...] = ()
     tool_attempts: int = 3  # toolAttempts: how often one MCP or HTTP call is delivered
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)  # variables that an agent's tools may name
     allowed_hosts: tuple[str, ...] = ()  # further ``name:port`` texts that the harness and gates listeners answer to
     egress_loopback: bool = False  # tests: the egress proxy may reach loopback, on any port
     limits: HarnessLimits = field(default_factory=HarnessLimits)

@@ -19,7 +19,7 @@ from pod_host.contract.base import Json
 from pod_host.contract.encoding import decode, encode
 from pod_host.errors import ConfigurationError
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -69,6 +69,8 @@ CREATE INDEX edits_of_session ON edits (session_id, dropped, cursor);
 CREATE TABLE model_usage (
   effect_id TEXT PRIMARY KEY, session_id TEXT NOT NULL, turn_id TEXT NOT NULL, body TEXT NOT NULL
 );
+
+CREATE TABLE tool_answers (key TEXT PRIMARY KEY, body_hash TEXT NOT NULL, answer BLOB NOT NULL, at REAL NOT NULL);
 
 CREATE TABLE memories (path TEXT PRIMARY KEY, content TEXT NOT NULL, turn_id TEXT NOT NULL, changed INTEGER NOT NULL);
 CREATE TABLE turn_memory (turn_id TEXT PRIMARY KEY, body TEXT NOT NULL);

@@ -12,7 +12,6 @@ from aiohttp import web
 
 from pod_host.contract.base import Id, Json, JsonObject, Sent, Text1, Wire
 from pod_host.contract.canonical import effect_request_hash
-from pod_host.contract.effects import tool_failure
 from pod_host.contract.encoding import decode
 from pod_host.contract.model_call import (
     HTTP_CALLS_PATH,
@@ -34,9 +33,12 @@ from pod_host.dev.database import load
 from pod_host.dev.journal import Journal
 from pod_host.dev.leases import Leases
 from pod_host.dev.listening import base_url, bearer, error_answer, host_names, json_answer, read_body, serve
+from pod_host.dev.mcp_servers import ToolCall
 from pod_host.dev.model_gate import ModelGate
 from pod_host.dev.record import Record
 from pod_host.dev.sessions import Sessions
+from pod_host.dev.snapshots import is_repeatable
+from pod_host.dev.tool_gate import ToolGate
 from pod_host.errors import ContractViolation, GateRefusal
 from pod_host.limits import MIB
 
@@ -75,6 +77,7 @@ class Gates:
         leases: Leases,
         journal: Journal,
         models: ModelGate,
+        tools: ToolGate,
     ) -> None:
         self._config = config
         self._listener = listener
@@ -85,6 +88,7 @@ class Gates:
         self._leases = leases
         self._journal = journal
         self._models = models
+        self._tools = tools
         self._hosts = host_names(listener, config.allowed_hosts)
         self._runner: web.ServerRunner | None = None
         self._routes: dict[str, Route] = {
@@ -101,6 +105,7 @@ class Gates:
 
     async def stop(self) -> None:
         await self._models.stop()
+        await self._tools.stop()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -123,7 +128,8 @@ class Gates:
             return error_answer(405, "method_not_allowed", "POST is needed", {"Allow": "POST"})
         claims = self._claims(request)
         if cancelled is not None:
-            self._models.cancel(cancelled, claims["ses"])  # for an old run too: it may still stop what it started
+            for gate in (self._models, self._tools):  # for an old run too: it may still stop what it started
+                gate.cancel(cancelled, claims["ses"])
             return web.Response(status=204)
         if not self._leases.is_live(claims["run"]):
             raise GateRefusal(409, "run_stale", "the run is over")
@@ -158,7 +164,8 @@ class Gates:
         row = self._journal.row(effect_id)
         if row is not None and row["session_id"] != claims["ses"]:
             raise GateRefusal(403, "gate_forbidden", "the effect is another session's")
-        runs = row is not None and (row["status"] == "invoking" or self._models.knows(effect_id))
+        known = self._tools.knows(effect_id) if kind == "tool" else self._models.knows(effect_id)
+        runs = row is not None and (row["status"] == "invoking" or known)
         if row is None or row["kind"] != kind or row["turn_id"] != claims["trn"] or not runs:
             raise GateRefusal(409, "effect_not_journaled", f"no intent of {effect_id} was answered execute")
         return row
@@ -194,15 +201,15 @@ class Gates:
 
     async def _mcp_connect(self, request: web.BaseRequest, claims: JsonObject) -> web.Response:
         body, _ = await self._body(request, McpConnectBody, self._config.limits.tool_answer_bytes)
-        return self._unreachable(claims, body.server)
+        return _json(await self._tools.connect(claims["ses"], self._declared(claims, body.server)))
 
     async def _mcp_list(self, request: web.BaseRequest, claims: JsonObject) -> web.Response:
         body, _ = await self._body(request, McpListBody, self._config.limits.tool_answer_bytes)
-        return self._unreachable(claims, body.server)
+        return _json(await self._tools.list(claims["ses"], self._declared(claims, body.server), body.cursor))
 
     async def _mcp_close(self, request: web.BaseRequest, claims: JsonObject) -> web.Response:
         body, _ = await self._body(request, McpCloseBody, self._config.limits.tool_answer_bytes)
-        self._declared(claims, body.server)
+        await self._tools.close(claims["ses"], self._declared(claims, body.server)["name"])
         return web.Response(status=204)
 
     async def _tool_call(self, request: web.BaseRequest, claims: JsonObject) -> web.Response:
@@ -211,25 +218,33 @@ class Gates:
         target = load(row["intent"]).get("target")
         if target != {"kind": "mcp", "server": body.server.server_name, "tool": body.name}:
             raise GateRefusal(409, "effect_not_journaled", "the journaled target is another server or tool")
-        return self._unreachable(claims, body.server)
+        server = self._declared(claims, body.server)
+        mcp = load(self._sessions.row(claims["ses"])["mcp"] or "null")
+        call = ToolCall(body.name, body.arguments, body.effect_id, request.headers.get("traceparent"))
+        repeatable = is_repeatable(mcp, server["name"], body.name)
+        return _json(await self._tools.call_mcp(claims["ses"], server, call, repeatable=repeatable))
 
     async def _http_call(self, request: web.BaseRequest, claims: JsonObject) -> web.Response:
         body, _ = await self._body(request, HttpCallBody, self._config.limits.tool_answer_bytes)
         row = self._journaled(request, claims, body.effect_id, "tool")
         if load(row["intent"]).get("target") != {"kind": "http", "tool": body.tool.tool_name}:
             raise GateRefusal(409, "effect_not_journaled", "the journaled target is another tool")
-        return json_answer({"ok": True, "result": tool_failure("http.unreachable", "This Runtime calls no HTTP tools")})
+        tool = self._sessions.definition(claims["ses"]).http_tools()[body.tool.tool_name]
+        traceparent = request.headers.get("traceparent")
+        return _json(
+            await self._tools.call_http(claims["ses"], tool, body.input, key=body.effect_id, traceparent=traceparent)
+        )
 
-    def _declared(self, claims: JsonObject, server: ServerName) -> None:
+    def _declared(self, claims: JsonObject, server: ServerName) -> JsonObject:
         definition = self._sessions.definition(claims["ses"])
-        if server.server_name not in definition.servers() or server.agent_id not in (None, definition.agent_id):
+        declared = definition.servers().get(server.server_name)
+        if declared is None or server.agent_id not in (None, definition.agent_id):
             raise GateRefusal(400, "invalid_request", f"the agent declares no MCP server {server.server_name}")
+        return declared
 
-    def _unreachable(self, claims: JsonObject, server: ServerName) -> web.Response:
-        self._declared(claims, server)
-        message = f"MCP server {server.server_name} cannot be reached: this Runtime opens no MCP connections"
-        failure = {"code": "mcp.unreachable", "message": message, "sent": False, "retryable": False}
-        return json_answer({"ok": False, "error": {"message": message, "failure": failure}})
+
+def _json(raw: bytes) -> web.Response:
+    return web.Response(body=raw, content_type="application/json")
 
 
 def _cancelled_key(raw_path: str) -> str | None:

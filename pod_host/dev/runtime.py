@@ -31,6 +31,7 @@ from pod_host.dev.runs import PAST_DEADLINE
 from pod_host.dev.sandbox import Sandbox
 from pod_host.dev.service import Service
 from pod_host.dev.sessions import NorthRefusal, Sessions
+from pod_host.dev.tool_gate import ToolGate
 from pod_host.dev.transcripts import Transcripts
 from pod_host.dev.turn_start import TurnStarts, descriptor
 from pod_host.dev.uploads import Uploads
@@ -107,10 +108,11 @@ class Runtime:
         uploads = Uploads(config, db, record, artifacts)
         starts = TurnStarts(config, self._sandbox.id, sessions, transcripts, journal, memories)
         models = ModelGate(config, db, artifacts)
+        tools = ToolGate(config, db)
         leases.start_of = starts.build
         leases.on_over.append(uploads.run_over)
         sessions.on_ready = leases.advance
-        journal.gate_knows = models.knows
+        journal.gate_knows = lambda effect_id: models.knows(effect_id) or tools.knows(effect_id)
         service = Service(
             config=config,
             tenant_id=tenant_id,
@@ -129,7 +131,7 @@ class Runtime:
         )
         self._tenant_id = tenant_id
         self._harness = HarnessListener(config, sockets["harness"], record, authority, self._sandbox, leases, service)
-        self._gates = Gates(config, sockets["gates"], record, authority, sessions, leases, journal, models)
+        self._gates = Gates(config, sockets["gates"], record, authority, sessions, leases, journal, models, tools)
         self._egress = EgressProxy(config, sockets["egress"], record, self._sandbox, self._current)
         workspaces = Workspaces(authority, sessions, starts, self._harness.workspace_connection)
         self._north = North(

@@ -110,6 +110,16 @@ def facts(snapshot: JsonObject, definition: Definition) -> JsonObject:
     }
 
 
+def is_repeatable(mcp: Json, server: str, tool: str) -> bool:
+    """Whether the server said of a tool that a call may run twice. ``mcp``: the snapshot that the session recorded."""
+    for listed in (mcp or {}).get("servers", []):
+        for one in listed["tools"] if listed["name"] == server else ():
+            if one["name"] == tool:
+                hints = one.get("annotations") or {}
+                return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
+    return False
+
+
 def _fact(tool: JsonObject, setting: JsonObject) -> JsonObject:
     deferred = {"deferred": setting["deferred"]} if setting.get("deferred") is not None else {}
     return {**tool, "enabled": setting.get("enabled") is not False, **deferred}

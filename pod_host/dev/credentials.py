@@ -1,0 +1,64 @@
+"""Values that the gates send for an agent and show to nobody: where the agent file says ``${NAME}``, a variable of the
+Runtime's own environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pod_host.contract.base import Json
+from pod_host.errors import PodHostError
+
+REDACTED: Final = "[redacted]"
+_NAMED: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class CredentialMissing(PodHostError):
+    code = "credential_missing"
+
+
+@dataclass
+class Credentials:
+    """Of one call. ``sent``: the values that were used."""
+
+    environment: Mapping[str, str]
+    sent: set[str] = field(default_factory=set)
+
+    def value(self, name: str) -> str:
+        """Raises CredentialMissing naming the variable."""
+        value = self.environment.get(name)
+        if not value:
+            raise CredentialMissing(f"the variable {name} is not set where the Runtime runs")
+        self.sent.add(value)
+        return value
+
+    def filled(self, headers: Mapping[str, str] | None) -> dict[str, str]:
+        """Headers with each ``${NAME}`` as its value. Raises CredentialMissing."""
+        return {name: _NAMED.sub(lambda found: self.value(found[1]), text) for name, text in (headers or {}).items()}
+
+
+def redacted(value: Json, secrets: Collection[str]) -> tuple[Json, int]:
+    """``value`` without the secrets that its texts hold, and how many there were."""
+    found = 0
+
+    def clean(text: str) -> str:
+        nonlocal found
+        for secret in longest_first:
+            if secret in text:
+                found += text.count(secret)
+                text = text.replace(secret, REDACTED)
+        return text
+
+    def walk(node: Json) -> Json:
+        if isinstance(node, str):
+            return clean(node)
+        if isinstance(node, dict):
+            return {clean(name): walk(item) for name, item in node.items()}
+        if isinstance(node, list):
+            return [walk(item) for item in node]
+        return node
+
+    longest_first = sorted(secrets, key=len, reverse=True)  # one may be a part of another
+    return (walk(value), found) if secrets else (value, 0)
