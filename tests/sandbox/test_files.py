@@ -161,7 +161,7 @@ async def test_what_needs_a_codec_works_though_the_interpreters_own_files_are_ou
 async def test_a_workspace_below_a_directory_that_may_not_be_listed_is_written(
     make_box: Callable[..., Any], open_directory: Path
 ) -> None:
-    open_directory.chmod(0o711)
+    os.chmod(open_directory, 0o711)
     box = await make_box()
     output = await box.bash("echo made > by-command && mkdir sub && touch sub/f && mv sub moved && ls && touch ~/kept")
     assert (output["exitCode"], output["stdout"]) == (0, "by-command\nmoved\n")
