@@ -17,11 +17,21 @@ from pod_host.contract.workspace import TOOLS_OF, WorkspaceCall
 from pod_host.errors import ContractViolation, InvalidToolInput, RuntimeRefusal, SandboxError, WorkerLost
 from pod_host.host.claims import Ask, Claims, exec_payload, state_payload
 from pod_host.host.log import get_log
-from pod_host.sandbox import Completed, Failed, MountSkill, Outcome, Sandbox, ToolCall
+from pod_host.sandbox import (
+    Completed,
+    Failed,
+    ListFolder,
+    MountSkill,
+    Outcome,
+    ReadBytes,
+    Request,
+    Sandbox,
+    SandboxProcess,
+    ToolCall,
+)
 from pod_host.sandbox.tools.inputs import parse_input
 
 INVALID_INPUT = "tool.invalid-input"
-_CLAIM_SECONDS = 1.0  # how long a workspace answer waits for its claim: afterwards the claim would be refused
 
 log = get_log()
 
@@ -95,25 +105,27 @@ class Workspaces:
         running = workspace.start(call.tool, call.input, traceparent=None)
         log.debug("workspace.call", method=method, tool=call.tool, sessionId=call.owner_id)
         try:
+            # The claim goes out before the answer, after which it would be refused: it is put on its way as the call ends.
             outcome = await running.outcome()
-            await running.claimed()
         except asyncio.CancelledError:
             running.abort()
             raise
         return outcome_on_the_wire(outcome)
 
     async def _report(self) -> JsonObject:
+        """A strict Runtime takes these members and no other: what lives in the pod is told as probes of its own."""
         told = await self._sandbox.report()
+        probes = [_probe("local", told.alive)]
+        probes += [_probe(f"process:{process.pid}", True, _in_words(process)) for process in told.processes]
+        if told.more:
+            probes.append(_probe("processes", True, f"{told.more} more"))
         return {
             "preference": "auto",
             "backend": "local",
             "isolation": "container",
             "reason": "the sandbox is this pod",
-            "probes": [{"name": "local", "available": told.alive, "isolation": "container"}],
-            "processes": [
-                {"pid": process.pid, "command": process.command, "sessionId": process.session}
-                for process in told.processes
-            ],
+            "probes": probes,
+            "defaultImage": "",
         }
 
     # --- for SessionWorkspace ------------------------------------------------------------------------------------------
@@ -121,8 +133,11 @@ class Workspaces:
     def submit(self, session: str, tool: str, tool_input: JsonObject, environment: Mapping[str, str]) -> Call:
         return self._sandbox.submit(ToolCall(session, tool, tool_input, environment))
 
+    async def ask(self, request: Request) -> Outcome:
+        return await self._sandbox.submit(request).outcome()
+
     async def mount(self, folder: str, files: Mapping[str, bytes]) -> None:
-        outcome = await self._sandbox.submit(MountSkill(folder, files)).outcome()
+        outcome = await self.ask(MountSkill(folder, files))
         if isinstance(outcome, Failed):
             raise SandboxError(outcome.message)
         self.mounted.add(folder)
@@ -130,8 +145,8 @@ class Workspaces:
     def environment(self, declared: Mapping[str, str], traceparent: str | None) -> Mapping[str, str]:
         return self._environment(declared, traceparent)
 
-    def claim(self, ask: Ask, claims: list[EventParams]) -> asyncio.Task[None] | None:
-        return self._claims.send(ask, claims)
+    def claim(self, ask: Ask, claims: list[EventParams]) -> None:
+        self._claims.send(ask, claims)
 
     def open(self, owner_id: str) -> bool:
         """Whether this is the first use of the owner's sandbox."""
@@ -180,6 +195,14 @@ class SessionWorkspace:
             lambda outcome, took: self._claim("sandbox.exec", [exec_payload(tool, input, outcome, took)]),
         )
 
+    async def read_bytes(self, path: str, offset: int, length: int) -> Outcome:
+        """Some bytes of a file, and its size. Raises SandboxError."""
+        return await self._workspaces.ask(ReadBytes(self._session, path, offset, length))
+
+    async def list_folder(self, path: str, most: int) -> Outcome:
+        """The regular files below a directory. Raises SandboxError."""
+        return await self._workspaces.ask(ListFolder(self._session, path, most))
+
     @property
     def skills_dir(self) -> str:
         """Where `mount_skill` puts folders."""
@@ -194,11 +217,11 @@ class SessionWorkspace:
         SandboxError."""
         await self._workspaces.mount(folder, files)
 
-    def _claim(self, kind: Any, payloads: list[JsonObject]) -> asyncio.Task[None] | None:
+    def _claim(self, kind: Any, payloads: list[JsonObject]) -> None:
         if not self._owner_id:
-            return None
+            return
         run = {"run_id": self._run_id} if self._run_id else {}
-        return self._workspaces.claim(
+        self._workspaces.claim(
             self._ask,
             [
                 EventParams(session_id=self._owner_id, turn_id=self._turn_id, type=kind, payload=payload, **run)
@@ -210,10 +233,9 @@ class SessionWorkspace:
 class RunningCall:
     """One call in the worker's hands: `turn.SandboxCall`. It goes on whoever waits for it, until it ends or is aborted."""
 
-    def __init__(self, pending: Call, ended: Callable[[Outcome, int], asyncio.Task[None] | None]) -> None:
+    def __init__(self, pending: Call, ended: Callable[[Outcome, int], None]) -> None:
         self._pending = pending
         self._ended = ended
-        self._claim: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._follow(), name="sandbox call")
         self._task.add_done_callback(_note_failure)
 
@@ -224,11 +246,6 @@ class RunningCall:
     def abort(self) -> None:
         self._pending.abort()
 
-    async def claimed(self) -> None:
-        """Until the call's claim was taken, or will not be in time."""
-        if self._claim is not None:
-            await asyncio.wait({self._claim}, timeout=_CLAIM_SECONDS)
-
     async def _follow(self) -> Outcome:
         started = time.monotonic()
         try:
@@ -236,7 +253,7 @@ class RunningCall:
         except WorkerLost as fault:
             log.error("worker.lost", reason=str(fault))
             raise
-        self._claim = self._ended(outcome, round((time.monotonic() - started) * 1000))
+        self._ended(outcome, round((time.monotonic() - started) * 1000))
         return outcome
 
 
@@ -251,6 +268,16 @@ class _Refused:
 
     def abort(self) -> None:
         """Nothing runs."""
+
+
+def _probe(name: str, available: bool, reason: str | None = None) -> JsonObject:
+    probe: JsonObject = {"name": name, "available": available, "isolation": "container"}
+    return probe if reason is None else {**probe, "reason": reason}
+
+
+def _in_words(process: SandboxProcess) -> str:
+    ports = f"; listens on {', '.join(map(str, process.ports))}" if process.ports else ""
+    return f"{process.command}{ports}"
 
 
 def outcome_on_the_wire(outcome: Outcome) -> JsonObject:

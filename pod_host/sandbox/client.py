@@ -57,11 +57,13 @@ class SandboxProcess:
     pid: int
     command: str
     session: str  # empty when it cannot be known any more
+    ports: tuple[int, ...] = ()  # TCP, that it listens on
 
 
 @dataclass(frozen=True)
 class Report:
-    """What lives in the sandbox. Without a worker only ``alive`` says anything."""
+    """What lives in the sandbox: ``processes``, and how many more there are. Without a worker only ``alive`` says
+    anything."""
 
     alive: bool
     pid: int = 0
@@ -69,6 +71,7 @@ class Report:
     uid: int = 0
     abi: int = 0
     processes: tuple[SandboxProcess, ...] = ()
+    more: int = 0
 
 
 class Pending:
@@ -158,8 +161,10 @@ class Sandbox:
             return Report(alive=False)
         assert isinstance(outcome, Completed)
         said = outcome.output
-        processes = tuple(SandboxProcess(*process) for process in said["processes"])
-        return Report(True, said["pid"], said["zygote"], said["uid"], said["abi"], processes)
+        processes = tuple(
+            SandboxProcess(pid, command, session, tuple(ports)) for pid, command, session, ports in said["processes"]
+        )
+        return Report(True, said["pid"], said["zygote"], said["uid"], said["abi"], processes, said["more"])
 
     def _submit(self, header: Header, body: bytes) -> Pending:
         identifier = next(self._identifiers)

@@ -23,11 +23,20 @@ class StreamCapture:
 
 
 @dataclass(frozen=True, slots=True)
+class Living:
+    """A process that lives on: its command line for people, and the TCP ports it listens on."""
+
+    pid: int
+    command: str
+    ports: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RawResult:
     """``exit_code`` is what a caller is told: the shell's own, 128 + ``signal`` when one ended it, 124 after a timeout,
-    130 after an abort. ``survivors`` are (pid, command line) of what the command left running. ``killed_by`` says in
-    words what ended it when it was not its own doing and no timeout or abort: the kernel's out-of-memory kill, the
-    death of the process that starts commands."""
+    130 after an abort. ``survivors`` are what the command left running, the first ``limits.PROCESSES_NAMED`` of them, and
+    ``more_survivors`` counts the others. ``killed_by`` says in words what ended it when it was not its own doing and no
+    timeout or abort: the kernel's out-of-memory kill, the death of the process that starts commands."""
 
     exit_code: int
     signal: int | None = None
@@ -36,6 +45,7 @@ class RawResult:
     aborted: bool = False
     stdout: StreamCapture = field(default_factory=lambda: StreamCapture(""))
     stderr: StreamCapture = field(default_factory=lambda: StreamCapture(""))
-    survivors: tuple[tuple[int, str], ...] = ()
+    survivors: tuple[Living, ...] = ()
+    more_survivors: int = 0
     duration_ms: int = 0
     killed_by: str | None = None

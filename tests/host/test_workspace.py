@@ -83,14 +83,34 @@ async def gone(connection: Connection, pid: str) -> None:
     assert answer["r"]["output"]["exitCode"] == 0
 
 
+SERVER = """
+    python3 -uc 'import socket, time; s = socket.create_server(("127.0.0.1", 0)); print("up"); time.sleep(600)' > up 2>&1 &
+    until grep -q up up; do sleep 0.01; done
+"""
+
+
 async def test_the_report_says_what_the_sandbox_is_and_what_lives_in_it(connection: Connection) -> None:
-    await connection.ask("workspace.exec", call("bash", command="sleep 600 > /dev/null 2>&1 &"))
+    """In the members that a strict Runtime takes, and no other."""
+    output = await connection.ask("workspace.exec", call("bash", command=SERVER))
+    (server,) = output["r"]["output"]["background"]
+    (port,) = server["ports"]
     report = (await connection.ask("workspace.report", {}))["r"]
-    assert (report["backend"], report["isolation"]) == ("local", "container")
-    assert report["probes"][0]["available"] is True
-    assert [(process["command"], process["sessionId"]) for process in report["processes"]] == [
-        ("sleep 600", "session-1")
-    ]
+    assert report == {
+        "preference": "auto",
+        "backend": "local",
+        "isolation": "container",
+        "reason": "the sandbox is this pod",
+        "probes": [
+            {"name": "local", "available": True, "isolation": "container"},
+            {
+                "name": f"process:{server['pid']}",
+                "available": True,
+                "isolation": "container",
+                "reason": f"{server['command']}; listens on {port}",
+            },
+        ],
+        "defaultImage": "",
+    }
 
 
 async def test_sweep_and_remove_have_nothing_to_do_in_a_pod(connection: Connection) -> None:
@@ -111,6 +131,22 @@ async def test_a_request_claims_the_state_once_and_each_call(connection: Connect
     assert bash == {"tool": "bash", "command": "x" * 500, "exitCode": 127, "killed": False, "outcome": "completed"}
     assert (grep["command"], grep["outcome"]) == ("needle", "completed")
     assert (read["path"], read["outcome"], read["code"]) == ("missing", "failed", "sandbox.not_found")
+
+
+async def test_claims_go_out_before_the_answer_and_nothing_waits_for_them(core: Core, start_host: StartHost) -> None:
+    async def leave_claims_unanswered(method: str, params: object) -> dict[str, Any] | None:
+        if method == "event":
+            await asyncio.Event().wait()
+        return None
+
+    core.on_request = leave_claims_unanswered
+    await start_host()
+    connection = await core.connected()
+    for number in range(3):
+        before = len(connection.frames.all)
+        await connection.ask("workspace.exec", call("bash", command="true"))
+        kinds = [frame.get("m", "answer") for frame in connection.frames.all[before:] if frame.get("m") != "lease"]
+        assert kinds == ["event"] * (3 if number == 0 else 1) + ["answer"]
 
 
 async def test_a_claim_that_is_refused_changes_nothing(core: Core, start_host: StartHost) -> None:

@@ -7,18 +7,19 @@ from typing import Final
 
 from pod_host.limits import STREAM_CHARACTERS
 from pod_host.sandbox.outcomes import Completed, Json
-from pod_host.sandbox.raw import RawResult, StreamCapture
+from pod_host.sandbox.raw import Living, RawResult, StreamCapture
 from pod_host.sandbox.tools.terminal import last_state
 
 _HALF: Final = STREAM_CHARACTERS // 2
 
 
 def shape_bash(raw: RawResult) -> Completed:
-    """``{exitCode, stdout, stderr, truncated?, timedOut?, stdoutFile?, stderrFile?, background?}``.
+    """``{exitCode, stdout, stderr, truncated?, timedOut?, stdoutFile?, stderrFile?, background?, backgroundOmitted?}``.
 
     ``truncated`` is there when a stream was cut in its middle; ``stdoutFile`` or ``stderrFile`` then names the file with
-    the bytes as they were written (the first 64 MiB of them). ``background`` lists ``{pid, command}`` of what still
-    runs. How a command ended that did not end by itself is said in ``stderr``.
+    the bytes as they were written (the first 64 MiB of them). ``background`` lists ``{pid, command, ports?}`` of what
+    still runs, ``ports`` those it listens on (TCP); ``backgroundOmitted`` counts what is not listed. How a command ended
+    that did not end by itself is said in ``stderr``.
     """
     stdout, stdout_cut = _shown(raw.stdout)
     stderr, stderr_cut = _shown(raw.stderr)
@@ -36,8 +37,15 @@ def shape_bash(raw: RawResult) -> Completed:
     if stderr_cut and raw.stderr.spool is not None:
         output["stderrFile"] = raw.stderr.spool
     if raw.survivors:
-        output["background"] = [{"pid": pid, "command": command} for pid, command in raw.survivors]
+        output["background"] = [_living(process) for process in raw.survivors]
+    if raw.more_survivors:
+        output["backgroundOmitted"] = raw.more_survivors
     return Completed(output)
+
+
+def _living(process: Living) -> dict[str, Json]:
+    ports = {"ports": list(process.ports)} if process.ports else {}
+    return {"pid": process.pid, "command": process.command, **ports}
 
 
 def _shown(stream: StreamCapture) -> tuple[str, bool]:

@@ -8,7 +8,7 @@ import pytest
 
 from pod_host.limits import STREAM_CHARACTERS
 from pod_host.sandbox.outcomes import Json
-from pod_host.sandbox.raw import RawResult, StreamCapture
+from pod_host.sandbox.raw import Living, RawResult, StreamCapture
 from pod_host.sandbox.tools import shape_bash
 
 HALF = STREAM_CHARACTERS // 2
@@ -89,11 +89,14 @@ def test_what_is_cut_is_counted(stream: StreamCapture) -> None:
 
 
 def test_what_still_runs_is_listed() -> None:
-    output = shaped(RawResult(0, survivors=((12, "sleep 100"), (13, "python3 -m http.server"))))
+    server = Living(13, "python3 -m http.server", (8000, 8001))
+    output = shaped(RawResult(0, survivors=(Living(12, "sleep 100"), server)))
     assert output["background"] == [
         {"pid": 12, "command": "sleep 100"},
-        {"pid": 13, "command": "python3 -m http.server"},
+        {"pid": 13, "command": "python3 -m http.server", "ports": [8000, 8001]},
     ]
+    assert "backgroundOmitted" not in output
+    assert shaped(RawResult(0, survivors=(server,), more_survivors=7))["backgroundOmitted"] == 7
 
 
 def test_progress_lines_and_colours_are_gone_before_anything_is_cut() -> None:
