@@ -29,23 +29,21 @@ class Claims:
     def __init__(self) -> None:
         self._sending: set[asyncio.Task[None]] = set()
 
-    def send(self, ask: Ask, claims: Sequence[EventParams]) -> asyncio.Task[None] | None:
-        """One after another. The task ends when all are answered, and never fails; None: too many wait already."""
-        if not claims or len(self._sending) >= _OUTSTANDING:
-            return None
-        task = asyncio.create_task(_send(ask, claims), name="claims")
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
-        return task
+    def send(self, ask: Ask, claims: Sequence[EventParams]) -> None:
+        """In their order, and before anything that is sent from the next turn of the event loop on."""
+        for claim in claims:
+            if len(self._sending) >= _OUTSTANDING:
+                return
+            task = asyncio.create_task(_send(ask, claim), name="claim")
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
 
 
-async def _send(ask: Ask, claims: Sequence[EventParams]) -> None:
-    for claim in claims:
-        try:
-            await ask("event", claim)
-        except PodHostError as refusal:
-            log.debug("event.refused", type=claim.type, sessionId=claim.session_id, reason=str(refusal))
-            return
+async def _send(ask: Ask, claim: EventParams) -> None:
+    try:
+        await ask("event", claim)
+    except PodHostError as refusal:
+        log.debug("event.refused", type=claim.type, sessionId=claim.session_id, reason=str(refusal))
 
 
 def state_payload(state: str, spec: JsonObject) -> JsonObject:
