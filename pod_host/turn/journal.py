@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.effects import (
     IntentParams,
@@ -31,12 +32,13 @@ from pod_host.turn.text import readable
 class Execution:
     """Core said ``execute``. ``traceparent``: the call's own span context, when core gave one. ``rejoin``: a previous
     owner left the call at a gate; the same key and body join it. ``asked``: how often this segment's run has asked for it
-    now, from 1."""
+    now, from 1. ``most_bytes``: what the outcome of a tool call may hold, as JSON; what passes it is cut."""
 
     effect_id: str
     traceparent: str | None
     rejoin: bool
     asked: int = 1
+    most_bytes: int = limits.STEP_RESULT_BYTES
 
 
 @dataclass(frozen=True, slots=True)

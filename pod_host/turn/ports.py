@@ -60,6 +60,16 @@ class SandboxPort(Protocol):
 
     def start(self, tool: str, input: JsonObject, *, traceparent: str | None) -> SandboxCall: ...
 
+    async def read_bytes(self, path: str, offset: int, length: int) -> Outcome:
+        """At most ``length`` bytes of a regular file, relative paths from the workspace. Output: ``{"bytes", "size"}``, the
+        size that of the whole file. Asked for when it is first awaited, it comes after the session's earlier writers.
+        Raises SandboxError."""
+        ...
+
+    async def list_folder(self, path: str, most: int) -> Outcome:
+        """The regular files below a directory, as `sandbox.ListFolder` says. Raises SandboxError."""
+        ...
+
     def has_skill(self, folder: str) -> bool:
         """Whether it was mounted in this host's life."""
         ...

@@ -6,7 +6,8 @@ order and its numbers' form on the way. No text part is empty or blank: provider
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
@@ -25,24 +26,50 @@ _EMPTY_MESSAGE = "(empty message)"
 
 
 @dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What is known of a version of a file. ``text``: its beginning, INLINE_FILE_BYTES at most, when it is text."""
+
+    found: bool
+    size: int = 0
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Reader:
     """Whom entries are shown to. ``inputs``: the kinds of files that the model reads; None: not known, so every file is
-    sent. ``file_bytes``: the largest file that it is shown, ``limits.modelFileBytes``. ``window``: None when not known."""
+    sent. ``file_bytes``: the largest file that it is shown, ``limits.modelFileBytes``. ``window``: None when not known.
+    ``files``: of messages, by `file_key`."""
 
     turn_id: str
     inputs: frozenset[str] | None = None
     file_bytes: int = limits.MODEL_FILE_BYTES
     window: Window | None = None
+    files: Mapping[tuple[str, str], FileFacts] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, start: TurnStart) -> Reader:
         inputs = None if start.model is None else frozenset(start.model.inputs)
         return cls(start.checkpoint.turn_id, inputs, start.limits.model_file_bytes, Window.of_model(start.model))
 
+    @property
+    def inline_bytes(self) -> int:
+        """What it is shown of a text file: a quarter of its window at most."""
+        window = self.window.tokens // 4 * limits.BYTES_PER_TOKEN if self.window else limits.INLINE_FILE_BYTES
+        return min(window, limits.INLINE_FILE_BYTES)
+
+    def facts(self, reference: Json) -> FileFacts | None:
+        key = file_key(reference)
+        return self.files.get(key) if key else None
+
     def reads(self, media_type: str, reference: Json) -> bool:
-        """Whether a file can go to the model as it is. Its size is known only where its reference names it."""
+        """Whether a file can go to the model as it is. Its size is known where it was looked at, or where its
+        reference names it."""
         kind = input_kind(media_type)
-        size = reference.get("size") if isinstance(reference, dict) else None
+        facts = self.facts(reference)
+        if facts is not None and not facts.found:
+            return False
+        named = reference.get("size") if isinstance(reference, dict) else None
+        size = facts.size if facts else named
         if kind == "text" or not isinstance(reference, dict) or (isinstance(size, int) and size > self.file_bytes):
             return False
         return self.inputs is None or kind in self.inputs
@@ -82,6 +109,16 @@ def holds_files(entry: Entry) -> bool:
     return any(result.get("files") for result in entry.get("results") or [])
 
 
+def file_key(reference: Json) -> tuple[str, str] | None:
+    """What tells versions of files apart; None for what names none: only a version stays as it is."""
+    if not isinstance(reference, dict):
+        return None
+    artifact_id, version = reference.get("artifactId"), reference.get("version")
+    if not isinstance(artifact_id, str) or not isinstance(version, int | str) or isinstance(version, bool):
+        return None
+    return artifact_id, str(version)
+
+
 def file_note(media_type: str, reference: Json, why: str) -> str:
     """What stands in a file's place: its name, type and artifact, and why it is not shown."""
     named = reference if isinstance(reference, dict) else {}
@@ -114,12 +151,35 @@ def _input(event: JsonObject, reader: Reader) -> list[JsonObject]:
     parts = event.get("content")
     if not isinstance(parts, list):
         parts = [_text(str(event.get("text", "")))]
-    shown = [
-        _file(part, reader) if part.get("type") == "media" else part
-        for part in parts
-        if part.get("type") != "text" or _visible(part)
-    ]
+    shown: list[JsonObject] = []
+    room = limits.INLINE_FILES_BYTES
+    for part in parts:
+        facts = reader.facts(part.get("reference")) if part.get("type") == "media" else None
+        if facts is not None and facts.text is not None and facts.found:
+            text, used = _inlined(part, facts, min(room, reader.inline_bytes))
+            shown.append(_text(text))
+            room -= used
+        elif part.get("type") == "media":
+            shown.append(_file(part, reader))
+        elif part.get("type") != "text" or _visible(part):
+            shown.append(part)
     return [_message("user", shown or [_text(_EMPTY_MESSAGE)])]
+
+
+def _inlined(part: JsonObject, facts: FileFacts, most: int) -> tuple[str, int]:
+    """A text file with its content, as much of it as ``most`` bytes hold, and how many it takes."""
+    data = (facts.text or "").encode()
+    text = data[:most].decode(errors="ignore")
+    used = len(text.encode())
+    media_type, reference = str(part.get("mediaType") or ""), part.get("reference")
+    if used == 0 and facts.size > 0:
+        return file_note(media_type, reference, "it is not shown here; read_artifact reads it"), 0
+    end = (
+        "its end"
+        if used == facts.size
+        else f"{used} of {facts.size} bytes are shown; read_artifact with offset {used} reads on"
+    )
+    return f"{file_note(media_type, reference, 'its text')}\n{text}\n{file_note(media_type, reference, end)}", used
 
 
 def _candidate(candidate: JsonObject, *, current: bool) -> list[JsonObject]:

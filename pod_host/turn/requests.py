@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pod_host.contract.base import Sent
-from pod_host.errors import ContractViolation, RuntimeRefusal
+from pod_host.errors import ChannelClosed, ContractViolation, RuntimeRefusal
 from pod_host.turn.endings import Stopped, StopReason, TurnThrown
 from pod_host.turn.ports import RunPort
 from pod_host.turn.stop import Stop
@@ -16,6 +16,7 @@ _STOPS: dict[str, StopReason] = {
     "turn_cancelled": "cancel",
     "unavailable": "connection.lost",
 }
+_STORES = frozenset({"artifact.read", "artifact.write", "definition.file"})  # may be out while the run goes on
 
 
 class LimitExceeded(TurnThrown):
@@ -37,17 +38,18 @@ class Requests:
         """The method's result model; ``finishes`` as in `Stop.race`.
 
         Raises Stopped (the run is over for us), LimitExceeded, or TurnThrown with the refusal's code: ``effect_drift``,
-        ``invalid`` (what cannot be sent at all, too), ``not_found``, and ``internal`` when it comes a second time.
+        ``invalid`` (what cannot be sent at all, too), ``not_found``, and, when they come a second time, ``internal`` and a
+        store's ``unavailable``.
         """
         try:
             return await self._once(method, params, finishes)
         except RuntimeRefusal as refusal:
-            if refusal.code != "internal":
-                raise self._end(refusal) from refusal
+            if refusal.code != "internal" and not _store_is_out(method, refusal):
+                raise self._end(method, refusal) from refusal
         try:
             return await self._once(method, params, finishes)
         except RuntimeRefusal as refusal:
-            raise self._end(refusal) from refusal
+            raise self._end(method, refusal) from refusal
 
     async def _once(self, method: str, params: Sent, finishes: frozenset[StopReason]) -> Any:
         try:
@@ -55,10 +57,15 @@ class Requests:
         except ContractViolation as fault:
             raise TurnThrown(fault.code, f"{method}: {fault}") from fault
 
-    def _end(self, refusal: RuntimeRefusal) -> Exception:
-        reason = _STOPS.get(refusal.code)
+    def _end(self, method: str, refusal: RuntimeRefusal) -> Exception:
+        reason = None if _store_is_out(method, refusal) else _STOPS.get(refusal.code)
         if reason is not None:
             self._stop.stop(reason)
             return Stopped(self._stop.reason or reason)
         kind = LimitExceeded if refusal.code == "limit_exceeded" else TurnThrown
         return kind(refusal.code, refusal.message)
+
+
+def _store_is_out(method: str, refusal: RuntimeRefusal) -> bool:
+    """Whether the store behind a request does not answer: the connection and the run are whole."""
+    return method in _STORES and refusal.code == "unavailable" and not isinstance(refusal, ChannelClosed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pod_host import limits
@@ -20,8 +20,10 @@ from pod_host.errors import InputIssue
 from pod_host.turn.candidates import Call
 from pod_host.turn.endings import Stopped, Waits
 from pod_host.turn.identity import Identities
-from pod_host.turn.journal import Execution, Fate, Held, Journal, Known
+from pod_host.turn.journal import Execution, Fate, Held, Journal, Known, Unknown
+from pod_host.turn.projection import shortened
 from pod_host.turn.results import failure, fit, share_bytes, smaller, tool_result
+from pod_host.turn.shaping import Shaper
 from pod_host.turn.stop import Stop
 from pod_host.turn.tool_search import found_in
 from pod_host.turn.toolset import Tool, Toolset
@@ -40,6 +42,7 @@ class ToolCalls:
     journal: Journal
     stop: Stop
     record_entry_bytes: int
+    shaper: Shaper
 
     async def run_step(self, step: int, calls: Sequence[Call]) -> list[JsonObject]:
         """The results of a step's calls, in their order, within what one entry may hold.
@@ -132,8 +135,13 @@ class ToolCalls:
         # A call is handed over before its first wait, so the next one starts once this task has come to that.
         asyncio.get_running_loop().call_soon(place.start)
         with span("tool", effect_id=execution.effect_id, tool=tool.name, target=tool.target.kind) as marks:
-            fate = await tool.run(call.args, execution)
+            fate = await tool.run(call.args, replace(execution, most_bytes=share))
             marks.set(error_type=_error_type(fate))
+        if isinstance(fate, Unknown):
+            return Unknown(shortened(fate.error, share // 4))  # core makes the call's failure of it
+        if isinstance(fate, Known) and isinstance(tool.target, McpTarget | HttpTarget):
+            shape = self.shaper.shape(fate.value, effect_id=execution.effect_id, tool_name=tool.name, most_bytes=share)
+            return Known(fit(await shape, share))
         return Known(fit(fate.value, share)) if isinstance(fate, Known) else fate
 
 

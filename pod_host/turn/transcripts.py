@@ -48,11 +48,16 @@ class EncodedEntry:
             self._aged = b",".join(canonical(item) for item in prompt_items(self.entry, self.reader, aged=True))
         return self._aged
 
+    def forget_files(self) -> None:
+        """What was known of files is in the items: not to be held a second time."""
+        if self.reader.files:
+            self.reader = replace(self.reader, files={})
+
     def fits(self, reader: Reader) -> bool:
         """Whether the items are those that ``reader`` is shown."""
         if self._for_turn and self.reader.turn_id != reader.turn_id:
             return False
-        return not self._for_files or (self.reader.inputs, self.reader.file_bytes) == (reader.inputs, reader.file_bytes)
+        return not self._for_files or _sight(self.reader) == _sight(reader)
 
 
 class SegmentTranscript:
@@ -176,9 +181,16 @@ class TranscriptCache:
         entries = [encoded if encoded.fits(reader) else EncodedEntry(encoded.entry, reader) for encoded in held.entries]
         return SegmentTranscript(entries, reader)
 
+    def entries(self, session_id: str, cursor: int) -> list[Entry] | None:
+        """Those of the transcript at ``cursor``, or None when it is to be read."""
+        held = self._held.get(session_id)
+        return [encoded.entry for encoded in held.entries] if held is not None and held.cursor == cursor else None
+
     def put(self, session_id: str, cursor: int, transcript: SegmentTranscript) -> None:
         self.drop(session_id)
         entries = transcript.encoded
+        for encoded in entries:
+            encoded.forget_files()
         held = _Held(cursor, entries, sum(len(encoded.items) for encoded in entries))
         if held.size > self._most:
             return
@@ -199,3 +211,8 @@ class _Held:
     cursor: int
     entries: tuple[EncodedEntry, ...]
     size: int
+
+
+def _sight(reader: Reader) -> tuple[frozenset[str] | None, int, int]:
+    """What of files a reader is shown."""
+    return reader.inputs, reader.file_bytes, reader.inline_bytes

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from pod_host import limits
 from pod_host.contract.canonical import canonical
 from pod_host.contract.output import TurnOutput
-from pod_host.contract.transcript import TranscriptReadResult
+from pod_host.contract.transcript import Entry, TranscriptReadResult
 from pod_host.contract.turn_start import AgentSandbox, McpFacts, TurnStart
 from pod_host.contract.work import CancelReason, RunParams
 from pod_host.errors import PodHostError
 from pod_host.turn.answers import Answers
+from pod_host.turn.artifact_tools import ArtifactTools
+from pod_host.turn.artifacts import Artifacts
 from pod_host.turn.compaction import Compaction
 from pod_host.turn.conversation import Conversation
 from pod_host.turn.endings import Ending, Released, Stopped, TurnFailure, TurnThrown, Waits
@@ -25,18 +27,22 @@ from pod_host.turn.loop import AgentLoop, Answered
 from pod_host.turn.mcp_discovery import Discovery
 from pod_host.turn.mcp_tools import McpTools
 from pod_host.turn.memory import MemoryTools, memory_section, missing_pins, pinned_entries
+from pod_host.turn.message_files import MessageFiles
 from pod_host.turn.model_calls import ModelCalls
+from pod_host.turn.outputs_folder import NAME as OUTPUTS
+from pod_host.turn.outputs_folder import OutputsFolder
 from pod_host.turn.ports import GatePort, RunPort, SandboxPort
 from pod_host.turn.projection import Reader, instructions_text
 from pod_host.turn.prompt import system_text
 from pod_host.turn.reporting import Reporter, Taken, released
 from pod_host.turn.requests import Requests
 from pod_host.turn.sandbox_tools import SandboxTools
+from pod_host.turn.shaping import Shaper
 from pod_host.turn.skill_files import FileCache, SkillFiles, SkillMounts
 from pod_host.turn.skill_tools import SkillTools
 from pod_host.turn.skills import Skills
 from pod_host.turn.state import kept_state, state_of, steps_before
-from pod_host.turn.stop import Stop
+from pod_host.turn.stop import IN_HAND, Stop
 from pod_host.turn.tool_calls import ToolCalls
 from pod_host.turn.tool_gate import ToolGate
 from pod_host.turn.tool_search import with_search
@@ -44,6 +50,7 @@ from pod_host.turn.toolset import ToolProvider, Toolset
 from pod_host.turn.tracing import OFF, Marks, Tracing, code_of
 from pod_host.turn.transcripts import SegmentTranscript, TranscriptCache
 from pod_host.turn.wakes import WakeTools
+from pod_host.turn.workspace_files import WorkspaceFiles
 
 
 class Turn:
@@ -73,6 +80,8 @@ class Turn:
         self._tracing = tracing
         self._stop = Stop()
         self._requests = Requests(run, self._stop)
+        self._artifacts = Artifacts(self._requests, start.limits.chunk_bytes)
+        self._reader = Reader.of(start)
         self._ids = Identities.of(start)
         most = start.limits.harness_state_bytes
         self._reporter = Reporter(self._requests, kept_state(start.checkpoint.state, self._ids.turn_id, most))
@@ -157,7 +166,7 @@ class Turn:
             raise TurnFailure("engine.unsupported", f"This harness runs agent turns only, not engine {start.engine!r}")
         inputs = input_entries(start.checkpoint.input, self._ids.turn_id)
         check_size(inputs, start.limits.record_entry_bytes)
-        self._transcript = transcript = await self._read_transcript()
+        self._transcript = transcript = await self._read_transcript(inputs)
         facts = await Discovery(self._requests, self._gate, start).facts()
         self._mcp = McpTools(facts, self._ids.agent_id, self._gate)
         loop = self._loop(transcript)
@@ -169,18 +178,39 @@ class Turn:
             transcript=transcript.updates(start.limits.record_entry_bytes),
         )
         if isinstance(end, Answered):
+            await self._save_outputs()
             return output.model_copy(update={"status": "completed", "output": end.output})
         return output
 
-    async def _read_transcript(self) -> SegmentTranscript:
-        reader = Reader.of(self._start)
-        cached = self._transcripts.get(self._ids.session_id, self._start.transcript.cursor, reader)
-        if cached is not None:
-            return cached
-        answer: TranscriptReadResult = await self._requests.ask(
-            "transcript.read", RunParams(run_id=self._requests.run_id)
-        )
-        return await SegmentTranscript.encode(answer.entries, reader)
+    async def _read_transcript(self, inputs: list[Entry]) -> SegmentTranscript:
+        """Of a reader that knows the files which messages name: those of ``inputs`` too, which come after it."""
+        session_id, cursor = self._ids.session_id, self._start.transcript.cursor
+        entries = self._transcripts.entries(session_id, cursor)
+        if entries is None:
+            answer: TranscriptReadResult = await self._requests.ask(
+                "transcript.read", RunParams(run_id=self._requests.run_id)
+            )
+            entries = answer.entries
+        files = MessageFiles(self._artifacts, self._files, session_id, self._ids.turn_id)
+        self._reader = await files.known_to(self._reader, [*entries, *inputs])
+        cached = self._transcripts.get(session_id, cursor, self._reader)
+        return cached or await SegmentTranscript.encode(entries, self._reader)
+
+    async def _save_outputs(self) -> None:
+        files = self._workspace_files()
+        if files is not None:
+            most = self._start.limits.folder_entries
+            await OutputsFolder(self._ids, self._requests, self._artifacts, files, most).save()
+
+    def _workspace_files(self) -> WorkspaceFiles | None:
+        if self._sandbox is None or self._workspace() is None:
+            return None
+        return WorkspaceFiles(self._sandbox, self._stop)
+
+    def _artifact_tools(self) -> ArtifactTools:
+        workspace = self._workspace()
+        outputs = f"{workspace}/{OUTPUTS}" if workspace is not None else None
+        return ArtifactTools(self._artifacts, self._reader, self._workspace_files(), outputs)
 
     def _loop(self, transcript: SegmentTranscript) -> AgentLoop:
         start, stop = self._start, self._stop
@@ -197,6 +227,7 @@ class Turn:
                 journal=journal,
                 stop=stop,
                 record_entry_bytes=start.limits.record_entry_bytes,
+                shaper=Shaper(Artifacts(self._requests, start.limits.chunk_bytes, IN_HAND), self._reader),
             ),
             transcript=transcript,
             answers=answers,
@@ -248,6 +279,7 @@ class Turn:
             yield SandboxTools(self._sandbox, workspace, traceparent, self._stop, self._skills, mounts)
         if self._skills:
             yield SkillTools(self._skills, files, mounts)
+        yield self._artifact_tools()
         if self._start.memory is not None:
             yield MemoryTools.of(self._start.memory)
         if self._start.agent is not None and self._start.agent.self_wake:
@@ -257,6 +289,7 @@ class Turn:
 
     def _sections(self, answers: Answers) -> Iterator[str]:
         """Of the system text, one for each thing that is there."""
+        yield self._artifact_tools().section()
         if self._start.memory is not None:
             yield memory_section(self._start.memory)
         yield self._skills.section()

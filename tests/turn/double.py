@@ -26,6 +26,7 @@ from pod_host.turn import FileCache, Turn
 from pod_host.turn.ports import SandboxPort
 from pod_host.turn.tracing import OFF
 from pod_host.turn.transcripts import TranscriptCache
+from tests.turn.artifact_store import ArtifactStore
 
 SESSION, TURN, AGENT = "ses_1", "turn_1", "coder"
 
@@ -117,6 +118,8 @@ class Runtime:
     members: JsonObject = field(default_factory=dict)  # of every TurnStart
     files: dict[str, bytes] = field(default_factory=dict)  # what definition.file serves
     core_tool: Callable[[JsonObject], Json] = lambda intent: {"kind": "completed", "output": "done by core"}
+    artifacts: ArtifactStore = field(default_factory=ArtifactStore)
+    claims: list[JsonObject] = field(default_factory=list)
     owner: str = ""
     owners: int = 0
     settled: asyncio.Event = field(default_factory=asyncio.Event)  # an outcome was recorded
@@ -201,6 +204,13 @@ class Runtime:
             return self._outcome(params)
         if method == "definition.file":
             return self._file(params)
+        if method == "artifact.read":
+            return self.artifacts.read(params)
+        if method == "artifact.write":
+            return self.artifacts.write(self.owner, params)
+        if method == "event":
+            self.claims.append(params)
+            return {}
         return self._output(method, params)
 
     def _intent(self, intent: JsonObject, request_hash: str) -> JsonObject:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pod_host.contract.base import JsonObject
 from pod_host.errors import SandboxError
-from pod_host.sandbox.outcomes import Completed, Outcome
+from pod_host.sandbox.outcomes import Completed, Failed, Outcome
 from tests.turn.double import World
 
 Work = Callable[[str, JsonObject], Outcome]
@@ -36,6 +37,31 @@ class Sandbox:
     skills_dir: str = "/skills"
     unmountable: str | None = None
     skills: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)  # by their path in the workspace
+    reads: list[tuple[str, int, int]] = field(default_factory=list)
+    after_read: Callable[[str, int], None] | None = None
+
+    async def read_bytes(self, path: str, offset: int, length: int) -> Outcome:
+        self.reads.append((path, offset, length))
+        if self.world is not None:
+            await self.world.point("bytes read")
+        path = path.removeprefix("/workspace/")
+        if path not in self.files:
+            return Failed("sandbox.not_found", f"No file at /workspace/{path}")
+        data = self.files[path]
+        outcome = Completed({"bytes": data[offset : offset + length], "size": len(data)})
+        if self.after_read is not None:
+            self.after_read(path, offset)
+        return outcome
+
+    async def list_folder(self, path: str, most: int) -> Outcome:
+        if self.world is not None:
+            await self.world.point("folder listed")
+        below = f"{path}/"
+        found = [
+            [name.removeprefix(below), len(data)] for name, data in sorted(self.files.items()) if name.startswith(below)
+        ]
+        return Completed({"bytes": json.dumps(found[:most]).encode(), "more": len(found) > most})
 
     def has_skill(self, folder: str) -> bool:
         return folder in self.skills

@@ -212,7 +212,8 @@ async def test_the_prompt_says_what_memory_can_do_and_then_what_the_agent_says_o
     prompts = prompts_of(runtime)
     await runtime.turn().run()
     system = said(prompts[0][0])
-    assert system.startswith("Be exact.\n\n# Memory\n")
+    assert system.startswith("Be exact.\n\n")
+    assert "\n\n# Memory\n" in system
     assert system.endswith("Keep no secrets.\n\nRemember names.")
     read_only = remembering(text("One."), memory={**MEMORY, "access": "read_only"})
     prompts = prompts_of(read_only)

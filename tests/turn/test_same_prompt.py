@@ -109,7 +109,7 @@ async def test_files_that_a_model_does_not_read_are_named_instead() -> None:
         {"type": "media", "mediaType": "application/pdf", "reference": pdf},
         {"type": "media", "mediaType": "image/png", "reference": image},
         {"type": "media", "mediaType": "text/plain", "reference": image},
-        {"type": "media", "mediaType": "image/png", "reference": {**image, "size": 9_000_000}},
+        {"type": "media", "mediaType": "image/png", "reference": {"artifactId": "af_3", "version": 1}},
     ]
     seen: list[JsonObject] = []
 
@@ -118,6 +118,8 @@ async def test_files_that_a_model_does_not_read_are_named_instead() -> None:
         return text("Hi")
 
     runtime = Runtime(model)
+    for size in (1, 10, 9_000_000):
+        runtime.artifacts.put(b"\x89" * size, "image.png", "image/png")
     reads = {**MODEL, "inputs": ["text", "image"]}
     assert await runtime.turn(message={"content": content}, model=reads).run() == Reported("completed")
     named, shown, plain, large = seen[0]["prompt"][1]["content"]

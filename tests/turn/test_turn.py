@@ -132,7 +132,7 @@ async def test_an_input_of_unknown_shape_fails_the_turn() -> None:
     assert runtime.outputs[0][1]["error"]["code"] == "input.unsupported"
 
 
-async def test_without_a_sandbox_no_tools_are_offered() -> None:
+async def test_without_a_sandbox_its_tools_are_not_offered() -> None:
     offered: list[list[JsonObject]] = []
 
     def model(call: JsonObject, effect_id: str) -> JsonObject:
@@ -142,7 +142,10 @@ async def test_without_a_sandbox_no_tools_are_offered() -> None:
     await Runtime(model).turn(None).run()
     await Runtime(model).turn(Sandbox(), agent={"id": "coder", "kind": "none"}, routing={}).run()
     await Runtime(model).turn(Sandbox(), agent=None).run()
-    assert [len(tools) for tools in offered] == [0, 0, 6]
+    artifacts = ["read_artifact", "save_artifact"]
+    names = [[tool["name"] for tool in tools] for tools in offered]
+    assert names == [artifacts, artifacts, ["bash", "read", "write", "edit", "grep", "glob", *artifacts]]
+    assert ["path" in tools[-1]["inputSchema"]["properties"] for tools in offered] == [False, False, True]
 
 
 async def test_a_long_turn_yields_and_goes_on_in_a_new_segment(monkeypatch: pytest.MonkeyPatch) -> None:
