@@ -5,7 +5,7 @@
 #
 # Any Debian (or Ubuntu) base will do: Debian's own Python comes in where the base has none that is new enough.
 ARG BASE_IMAGE=debian:bookworm-slim
-# The time that the image's files may speak of: `make image` gives the last commit's.
+# The one time that the files which we make speak of.
 ARG SOURCE_DATE_EPOCH=1767225600
 
 # --- what the programs need of the system; the final image is this and one directory ------------------------------------

@@ -7,7 +7,7 @@ ARGS ?=
 # MESSAGE reaches the recipe through the environment, so that its quotes and dollars stay what they are.
 export MESSAGE
 
-.PHONY: dev test lint types imports unit lock clean
+.PHONY: dev test lint types imports unit image image-test kind kind-down lock clean
 
 # One message (MESSAGE="…") or a chat, against the embedded Runtime, through the real host.
 dev: $(VENV)/.dev
@@ -33,6 +33,10 @@ $(VENV)/.test: locks/test.lock pyproject.toml | $(VENV)/.made
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(VENV)/.test $(VENV)/.dev
 
+$(VENV)/.image: locks/image.lock $(VENV)/.test
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/image.lock
+	@touch $@
+
 $(VENV)/.dev: locks/dev.lock pyproject.toml | $(VENV)/.made
 	@echo "Setting up $(VENV) (once) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/dev.lock
@@ -47,6 +51,22 @@ $(VENV)/.made:
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
+
+# Both images, by docker, podman or buildah. BASE_IMAGE=… and ENGINE=… choose; see image/build.sh.
+image:
+	@sh image/build.sh
+
+# The image and the manifests, for real: as root on Debian, which it brings the container tools to. Some minutes.
+image-test: $(VENV)/.image
+	@sh tests/image/packages.sh
+	$(BIN)/python -m pytest tests/image --timeout 900 $(ARGS)
+
+# A cluster on this machine with a sandbox and the embedded Runtime in it, and one message (MESSAGE="…"). See docs/kubernetes.md.
+kind:
+	@sh k8s/kind/up.sh
+
+kind-down:
+	@sh k8s/kind/down.sh
 
 # Needs uv on PATH.
 lock:

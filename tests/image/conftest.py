@@ -91,7 +91,8 @@ class Cluster:
         return made
 
     def close(self) -> None:
-        for made in self._made:
+        while self._made:
+            made = self._made.pop()
             print(f"--- {made.name}\n{made.log()}")  # shown when the test has failed
             made.delete(grace=0)
 

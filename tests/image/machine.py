@@ -35,6 +35,8 @@ Value = TypeVar("Value")
 
 
 class Machine:
+    """Commands are run in the storage: podman's own leave files (``oom``) in their working directory."""
+
     def __init__(self, storage: Path) -> None:
         self.storage = storage
         storage.mkdir(parents=True, exist_ok=True)
@@ -43,6 +45,7 @@ class Machine:
         run.mkdir()
         conf = storage / "containers.conf"
         conf.write_text(_CONTAINERS_CONF.format(tmp=run / "libpod"))
+        self._later: list[subprocess.Popen[bytes]] = []
         self._environment = {**os.environ, "CONTAINERS_CONF": str(conf)}
         # One state of the checkout for all builds, whoever works in it meanwhile.
         self._checkout = storage / "checkout"
@@ -71,7 +74,13 @@ class Machine:
     def outcome(self, *command: str, seconds: float = 60.0) -> tuple[int, str, str]:
         """Exit code, stdout, stderr."""
         done = subprocess.run(
-            command, env=self._environment, capture_output=True, text=True, timeout=seconds, errors="replace"
+            command,
+            cwd=self.storage,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            errors="replace",
         )
         return done.returncode, done.stdout, done.stderr
 
@@ -84,6 +93,12 @@ class Machine:
     def buildah(self, *arguments: str, seconds: float = _BUILD_SECONDS) -> str:
         command, *rest = arguments
         return self.run("buildah", *self._storage_options, command, *rest, seconds=seconds)
+
+    def later(self, *command: str) -> None:
+        """Start it; somebody waits for it in the end."""
+        self._later.append(
+            subprocess.Popen(command, cwd=self.storage, env=self._environment, stdout=subprocess.DEVNULL)
+        )
 
     # --- images ---------------------------------------------------------------------------------------------------------
 
@@ -121,6 +136,8 @@ class Machine:
     # --- the end ----------------------------------------------------------------------------------------------------------
 
     def remove_containers(self) -> None:
+        for started in self._later:
+            started.wait(60)
         self.podman("pod", "rm", "--all", "--force", "--time", "0", check=False)
         self.podman("rm", "--all", "--force", "--time", "0", check=False)
         self.podman("volume", "prune", "--force", check=False)

@@ -68,11 +68,12 @@ class JoinSecret:
 class Container:
     """One container of a pod. podman knows no network of its own for it, so whatever runs in it is started there."""
 
-    def __init__(self, machine: Machine, network: Network, on: str, name: str) -> None:
+    def __init__(self, machine: Machine, network: Network, on: str, pod_name: str, name: str) -> None:
         self.machine = machine
         self.network = network
         self.on = on
-        self.name = name
+        self.pod_name = pod_name
+        self.name = f"{pod_name}-{name}"
 
     @property
     def state(self) -> Any:
@@ -114,6 +115,14 @@ class Container:
         rows = self.machine.podman("top", self.name, "hpid", "args").splitlines()[1:]
         return [int(row.split()[0]) for row in rows if pattern in row]
 
+    def delete(self, grace: int = 10) -> None:
+        """The container, as Kubernetes ends it; grace 0: as a node does that dies. What podman keeps of its pod takes
+        seconds to go: that is not waited for."""
+        self.machine.podman("rm", "--force", "--ignore", "--time", str(grace), self.name)
+        self.machine.later(
+            *self.machine.podman_command("pod", "rm", "--force", "--ignore", "--time", "0", self.pod_name)
+        )
+
     def stop(self, seconds: int) -> int:
         """SIGTERM, and SIGKILL after the grace. The exit code: 137 when that was needed."""
         self.machine.podman("stop", "--time", str(seconds), self.name)
@@ -139,8 +148,7 @@ class Pod(Container):
         memory: str | None = None,
     ) -> None:
         Pod.made += 1
-        self.pod_name = f"sandbox-{Pod.made}"
-        super().__init__(machine, network, on, f"{self.pod_name}-workload")
+        super().__init__(machine, network, on, f"sandbox-{Pod.made}", "workload")
         document = for_podman(one(render("base"), "Pod"), volume, {"join": join.directory})
         document["metadata"]["name"] = self.pod_name
         (container,) = document["spec"]["containers"]
@@ -156,10 +164,6 @@ class Pod(Container):
     def kill_host(self) -> None:
         (pid,) = self.pids("pod_host run")
         os.kill(pid, 9)
-
-    def delete(self, grace: int = 10) -> None:
-        """As Kubernetes does it; grace 0: as a node does that dies."""
-        self.machine.podman("pod", "rm", "--force", "--ignore", "--time", str(grace), self.pod_name)
 
 
 class RuntimeContainer(Container):
@@ -178,8 +182,7 @@ class RuntimeContainer(Container):
         agent: str | None = None,
     ) -> None:
         RuntimeContainer.made += 1
-        self.pod_name = f"runtime-{RuntimeContainer.made}"
-        super().__init__(machine, network, "runtime", f"{self.pod_name}-runtime")
+        super().__init__(machine, network, "runtime", f"runtime-{RuntimeContainer.made}", "runtime")
         state.mkdir(exist_ok=True)
         os.chown(state, 0, UID)
         state.chmod(0o2775)
@@ -237,9 +240,6 @@ class RuntimeContainer(Container):
             f"sessions/{session}/sandbox/exec", {"tool": "bash", "input": {"command": command}}, seconds=seconds
         )
         return answer.get("output", answer)
-
-    def delete(self, grace: int = 10) -> None:
-        self.machine.podman("pod", "rm", "--force", "--ignore", "--time", str(grace), self.pod_name)
 
 
 def play(machine: Machine, network: Network, name: str, document: Document) -> str:
