@@ -10,6 +10,7 @@ from pod_host.sandbox.tools.bash import shape_bash
 from pod_host.sandbox.tools.edit import edit_file
 from pod_host.sandbox.tools.glob import glob_files
 from pod_host.sandbox.tools.grep import grep_files
+from pod_host.sandbox.tools.names import outcome_as_shown
 from pod_host.sandbox.tools.read import read_file
 from pod_host.sandbox.tools.workspace import ToolFailure, Workspace
 from pod_host.sandbox.tools.write import write_file
@@ -33,6 +34,7 @@ def run_file_tool(tool: str, tool_input: Mapping[str, Json], workspace: Workspac
     problem that can be told is ``Failed``; an exception is a fault of ours.
     """
     try:
-        return FILE_TOOLS[tool](workspace, **tool_input)
+        outcome: Outcome = FILE_TOOLS[tool](workspace, **tool_input)
     except ToolFailure as failure:
-        return Failed(failure.code, failure.message)
+        outcome = Failed(failure.code, failure.message)
+    return outcome_as_shown(outcome)

@@ -12,6 +12,7 @@ from typing import Final
 
 from pod_host.limits import EDIT_BYTES
 from pod_host.sandbox.outcomes import Completed
+from pod_host.sandbox.tools.names import find_shown
 from pod_host.sandbox.tools.opening import open_regular, refuse_binary, utf8
 from pod_host.sandbox.tools.placing import put
 from pod_host.sandbox.tools.workspace import ToolFailure, Workspace
@@ -30,7 +31,7 @@ def edit_file(
     ``sandbox.not_text``, ``sandbox.edit_noop``, ``sandbox.edit_no_match``, ``sandbox.edit_not_unique``,
     ``sandbox.write_failed``, ``sandbox.error``.
     """
-    absolute = workspace.resolve(path)
+    absolute = find_shown(workspace.resolve(path))
     old, new = utf8(old_string, "old_string"), utf8(new_string, "new_string")
     real = os.path.realpath(absolute)
     workspace.require_writable(absolute, real)

@@ -14,6 +14,7 @@ from typing import Final
 from pod_host.limits import GLOB_FILES, GLOB_SHOWN, SEARCH_SECONDS
 from pod_host.sandbox.outcomes import Completed
 from pod_host.sandbox.tools.globbing import MAGIC, BadGlob, Glob
+from pod_host.sandbox.tools.names import find_shown
 from pod_host.sandbox.tools.opening import utf8
 from pod_host.sandbox.tools.workspace import ToolFailure, Workspace
 
@@ -37,7 +38,7 @@ def glob_files(workspace: Workspace, pattern: str, path: str | None = None) -> C
     ``sandbox.not_found`` for a root that is none.
     """
     utf8(pattern, "pattern")
-    root = workspace.resolve(path or ".")
+    root = find_shown(workspace.resolve(path or "."))
     try:
         if not stat.S_ISDIR(os.stat(root).st_mode):
             raise ToolFailure("sandbox.glob_failed", f"{root} is not a directory.")

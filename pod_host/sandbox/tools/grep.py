@@ -13,6 +13,7 @@ from typing import Final
 
 from pod_host.limits import GREP_RESULTS, LINE_CHARACTERS, SEARCH_SECONDS
 from pod_host.sandbox.outcomes import Completed
+from pod_host.sandbox.tools.names import find_shown
 from pod_host.sandbox.tools.opening import kind_of, utf8
 from pod_host.sandbox.tools.workspace import SearchEnd, ToolFailure, Workspace
 
@@ -34,8 +35,11 @@ def grep_files(
     """
     if b"\0" in utf8(pattern + (glob or ""), "pattern or glob"):
         raise ToolFailure("sandbox.grep_failed", "A pattern holds no NUL: only text is searched.")
-    many = _is_directory(workspace.resolve(path or "."), path)
-    target = "./-" if path == "-" else path or "."  # a lone - would be the standard input
+    resolved = workspace.resolve(path or ".")
+    absolute = find_shown(resolved)
+    many = _is_directory(absolute, path)
+    # As it was asked for, since it is printed; but a lone - would be the standard input.
+    target = "./-" if path == "-" else absolute if absolute != resolved else path or "."
     arguments = _arguments(workspace.ripgrep, pattern.split("\n"), glob, ignore_case, many, max_results)
     try:
         with workspace.run_search(

@@ -8,6 +8,7 @@ from typing import Final
 
 from pod_host.limits import LINE_CHARACTERS, READ_LINES, READ_PAGE_BYTES, READ_SCAN_BYTES
 from pod_host.sandbox.outcomes import Completed
+from pod_host.sandbox.tools.names import find_shown
 from pod_host.sandbox.tools.opening import open_regular, refuse_binary
 from pod_host.sandbox.tools.workspace import ToolFailure, Workspace
 
@@ -21,7 +22,7 @@ def read_file(workspace: Workspace, path: str, offset: int = 1, limit: int = REA
     A page ends early when it holds READ_PAGE_BYTES; what is left out is named, and how to read on. Bytes that are
     not UTF-8 show as U+FFFD. Never an empty string. Raises ``ToolFailure``.
     """
-    absolute = workspace.resolve(path)
+    absolute = find_shown(workspace.resolve(path))
     lines = _Lines(open_regular(absolute))
     try:
         refuse_binary(absolute, lines.start())

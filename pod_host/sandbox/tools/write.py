@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from pod_host.sandbox.outcomes import Completed
+from pod_host.sandbox.tools.names import find_shown
 from pod_host.sandbox.tools.opening import utf8
 from pod_host.sandbox.tools.placing import put
 from pod_host.sandbox.tools.workspace import Workspace
@@ -15,7 +16,7 @@ def write_file(workspace: Workspace, path: str, content: str) -> Completed:
 
     Nothing is added to ``content`` or changed in it: line ends and BOM are what the model wrote. Raises ``ToolFailure``.
     """
-    absolute = workspace.resolve(path)
+    absolute = find_shown(workspace.resolve(path))
     encoded = utf8(content, "content")
     real = os.path.realpath(absolute)
     workspace.require_writable(absolute, real)
