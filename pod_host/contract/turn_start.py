@@ -41,7 +41,7 @@ class Checkpoint(Received):
     session_id: Id
     turn_id: Id
     segment: Count
-    manifest_hash: str
+    manifest_hash: str = ""
     input: Json = None
     state: Json = None
 
@@ -138,7 +138,7 @@ class TurnStart(Received):
 
     type: str = "turn.start"
     engine: str = "agent"
-    manifest: JsonObject
+    manifest: JsonObject = {}
     definition: Definition | None = None
     loop: Json = None
     memory: TurnMemory | None = None

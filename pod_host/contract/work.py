@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from pod_host.contract.base import Count, Id, Json, JsonObject, Moment, Received, Sent, Text1
-from pod_host.contract.turn_start import TurnStart
 
 ReleaseReason = Literal["shutdown", "ownership.lost", "connection.lost"]
 CancelReason = Literal["cancel", "shutdown", "deadline", "ownership.lost"]
@@ -47,8 +46,11 @@ class RunGrant(Received):
 
 
 class LeaseResult(Received):
+    """``input`` is a `TurnStart`, read on its own: one that cannot be read must not cost the grant, which is needed to say
+    so."""
+
     run: RunGrant
-    input: TurnStart
+    input: Json = None
 
 
 class RunParams(Sent):

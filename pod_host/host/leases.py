@@ -17,7 +17,7 @@ from pod_host.contract.base import Empty
 from pod_host.contract.output import Thrown, TurnOutput
 from pod_host.contract.turn_start import TurnStart
 from pod_host.contract.work import Cancel, CancelReason, LeaseResult
-from pod_host.errors import ChannelClosed, PodHostError, RuntimeRefusal
+from pod_host.errors import ChannelClosed, ContractViolation, PodHostError, RuntimeRefusal
 from pod_host.host.log import get_log, redactor
 from pod_host.turn.endings import Ending, Released, Reported
 
@@ -116,13 +116,19 @@ class Leases:
     async def _hold(self, leased: LeaseResult) -> None:
         run = Run(self._channel, leased.run)
         ids = {"runId": run.grant.run_id, "sessionId": run.grant.session_id, "turnId": run.grant.turn_id}
-        log.info("lease.granted", **ids, segment=leased.input.checkpoint.segment)
-        if leased.input.engine != "agent":
-            await _report_thrown(run, "unsupported_engine", f"This harness runs no {leased.input.engine} turns.")
+        try:
+            start = TurnStart.read(leased.input)
+        except ContractViolation as fault:
+            log.warning("lease.unreadable", **ids, reason=str(fault))
+            await _report_thrown(run, "invalid", f"This harness cannot read the turn. {fault}")
+            return
+        log.info("lease.granted", **ids, segment=start.checkpoint.segment)
+        if start.engine != "agent":
+            await _report_thrown(run, "unsupported_engine", f"This harness runs no {start.engine} turns.")
             return
         beating: asyncio.Task[None] | None = None
         try:
-            turn = self._new_turn(run, leased.input)
+            turn = self._new_turn(run, start)
             self._begin(run.grant.run_id, turn)
             beating = asyncio.create_task(self._beat(run, turn), name=f"renewals of {run.grant.run_id}")
             ending = await turn.run()

@@ -11,7 +11,7 @@ Event names are stable; tools may match on them:
     trust.written trust.invalid                       the bundle of CA certificates
     channel.connected channel.closed channel.refused channel.hello_refused
     setup.started setup.step setup.output setup.done setup.failed setup.ignored setup.log_unwritten
-    lease.granted lease.failed lease.lost lease.renew_failed
+    lease.granted lease.unreadable lease.failed lease.lost lease.renew_failed
     turn.cancelled turn.ended turn.crashed turn.unreported
     workspace.call event.refused
     worker.started worker.lost worker.failed          the process that runs commands

@@ -210,6 +210,25 @@ async def test_a_turn_that_cannot_even_be_made_is_reported_too(lease: Callable[.
     assert failed["thrown"]["message"] == "ValueError: no such manifest"
 
 
+@pytest.mark.parametrize(
+    ("members", "named"),
+    [({"checkpoint": None}, "checkpoint"), ({"checkpoint": 5}, "checkpoint"), ({"outcomes": 5}, "outcomes")],
+)
+async def test_a_turn_that_cannot_be_read_is_failed_and_names_the_member(
+    lease: Callable[..., Any], members: dict[str, Any], named: str
+) -> None:
+    setting = await lease()
+    readable = turn_start()
+    await setting.connection._offers.put(  # as `offer`, whose grant is made from the checkpoint
+        {"run": {"runId": "run-1", "sessionId": "s", "turnId": "t", "epoch": 1}, "input": {**readable, **members}}
+    )
+    failed = await setting.connection.asked("turn.failed")
+    assert failed["thrown"]["code"] == "invalid"
+    assert named in failed["thrown"]["message"]
+    await setting.connection.offer("run-2", readable)
+    await setting.turn("run-2")
+
+
 async def test_a_flow_is_refused_as_failed(lease: Callable[..., Any]) -> None:
     setting = await lease()
     await setting.connection.offer("run-1", turn_start(engine="flow"))
