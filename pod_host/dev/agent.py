@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.open_points import SetupFault, read_setup
-from pod_host.dev.agent_schema import AgentDocument, mend
+from pod_host.dev.agent_schema import AgentDocument, EnvironmentSecretMember, mend
 from pod_host.dev.skills import Skill, read_skill
 from pod_host.errors import AgentFileError
 
@@ -28,9 +28,25 @@ FILE_BYTES: Final = 1024 * 1024  # an agent file is written by a person
 
 
 @dataclass(frozen=True)
+class EnvironmentSecret:
+    """A secret that the egress proxy puts into ``header`` of every request to ``hosts`` (exact, or ``*.suffix``), after
+    ``prefix``. Its value: ``value``, else the Runtime's variable ``from_env``, else the one of the secret's own name."""
+
+    hosts: tuple[str, ...] = ()
+    header: str = "Authorization"
+    prefix: str = ""
+    value: str | None = field(default=None, repr=False)
+    from_env: str | None = None
+
+    def binds(self, host: str) -> bool:
+        return any(host.endswith(name[1:]) if name.startswith("*.") else host == name for name in self.hosts)
+
+
+@dataclass(frozen=True)
 class Agent:
     """One Agent. ``tools`` and ``mcp_servers`` are as in the file; ``memory`` is ``{access, instructions?}`` or None;
-    ``setup`` is as a join answer carries it; ``environment_secrets`` are names, their values are nobody's here."""
+    ``setup`` is as a join answer carries it; ``environment_secrets`` by name: commands see a
+    placeholder; one without hosts is nobody's here."""
 
     name: str
     harness_id: str = "pod-host"
@@ -41,7 +57,7 @@ class Agent:
     mcp_servers: tuple[JsonObject, ...] = ()
     setup: JsonObject | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    environment_secrets: tuple[str, ...] = ()
+    environment_secrets: Mapping[str, EnvironmentSecret] = field(default_factory=dict)
     memory: JsonObject | None = None
     output_schema: JsonObject | None = None
     self_wake: bool = False
@@ -106,7 +122,7 @@ def load_agent(path: Path) -> Agent:
         mcp_servers=tuple(server.wire() for server in document.mcp_servers),
         setup=_setup(path, document.setup.wire()) if document.setup else None,
         environment=document.environment,
-        environment_secrets=tuple(document.environment_secrets),
+        environment_secrets=_secrets(document.environment_secrets),
         memory=document.memory_wire(),
         output_schema=document.output_schema,
         self_wake=document.self_wake,
@@ -175,6 +191,26 @@ def _not_json(value: Json, where: str) -> Iterator[tuple[str, str]]:
         yield where, f"{value} is no JSON number"
     elif not (value is None or isinstance(value, str | int | float | bool)):
         yield where, f"{type(value).__name__} is no JSON; write it in quotes: '{value}'"
+
+
+def _secrets(
+    members: Sequence[str] | Mapping[str, EnvironmentSecretMember],
+) -> dict[str, EnvironmentSecret]:
+    if not isinstance(members, Mapping):
+        return {name: EnvironmentSecret() for name in members}
+    return {
+        name: EnvironmentSecret(
+            hosts=tuple(member.hosts),
+            header=member.header,
+            # What most services take: a bearer.
+            prefix=member.prefix
+            if member.prefix is not None
+            else "Bearer " * (member.header.lower() == "authorization"),
+            value=member.value,
+            from_env=member.from_env,
+        )
+        for name, member in members.items()
+    }
 
 
 def _setup(path: Path, setup: JsonObject) -> JsonObject:

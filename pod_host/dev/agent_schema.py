@@ -53,6 +53,8 @@ VariableName = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]*", "use letters,
 HostName = Annotated[
     str, _matching(r"(\*\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", "write host or *.suffix")
 ]
+HeaderName = Annotated[str, _matching(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", "write a header's name, such as Authorization")]
+HeaderValue = Annotated[str, _matching(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", "use printable ASCII in one line")]
 Url = Annotated[str, AfterValidator(_check_url)]
 Schema = Annotated[JsonObject, AfterValidator(_check_schema)]
 Approval = Literal["always", "never"]
@@ -143,6 +145,17 @@ class Memory(Member):
     instructions: str | None = None
 
 
+class EnvironmentSecretMember(Member):
+    """The secret goes into ``header`` of every request to ``hosts``, after ``prefix``; commands see a placeholder. Its
+    value: ``value``, or the Runtime's own variable ``fromEnv`` (left out: of the secret's name)."""
+
+    hosts: Annotated[list[HostName], Field(min_length=1)]
+    header: HeaderName = "Authorization"
+    prefix: str | None = None
+    value: HeaderValue | None = None
+    from_env: VariableName | None = None
+
+
 class Network(Member):
     allow: list[HostName] = []
 
@@ -157,7 +170,7 @@ class AgentDocument(Member):
     mcp_servers: list[McpServer] = []
     setup: Setup | None = None
     environment: dict[VariableName, str] = {}
-    environment_secrets: list[VariableName] = []
+    environment_secrets: list[VariableName] | dict[VariableName, EnvironmentSecretMember] = []
     memory: bool | Memory = False
     output_schema: Schema | None = None
     self_wake: Annotated[bool, Field(strict=True)] = False

@@ -79,6 +79,9 @@ class RuntimeConfig:
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)  # variables that an agent's tools may name
     allowed_hosts: tuple[str, ...] = ()  # further ``name:port`` texts that the harness and gates listeners answer to
     egress_loopback: bool = False  # tests: the egress proxy may reach loopback, on any port
+    # Tests: where a name leads, (address, port), in the resolver's stead; and a file with roots beside the public ones.
+    egress_names: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    egress_upstream_ca: Path | None = None
     limits: HarnessLimits = field(default_factory=HarnessLimits)
     artifact_limits: ArtifactLimits = field(default_factory=ArtifactLimits)
     times: Times = field(default_factory=Times)

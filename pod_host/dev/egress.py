@@ -1,4 +1,7 @@
-"""The egress proxy: CONNECT alone, with the egress token, to allowed public hosts (Harness API v5, section 9)."""
+"""The egress proxy: CONNECT alone, with the egress token, to allowed public hosts (Harness API v5, section 9).
+
+Bytes cross as they are, but for port 443 of a host that is bound to a secret: see `interception`.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,16 @@ import ipaddress
 import logging
 import re
 import socket
+import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from pod_host.dev.authority import TokenRefused
 from pod_host.dev.config import RuntimeConfig
 from pod_host.dev.definitions import Definition
+from pod_host.dev.interception import Interception, SecretMissing
 from pod_host.dev.listening import base_url
 from pod_host.dev.record import Record
-from pod_host.dev.sandbox import Sandbox
 from pod_host.errors import PodHostError
 
 log = logging.getLogger(__name__)
@@ -27,6 +31,7 @@ PORTS: Final = (443, 80)
 HEAD_BYTES: Final = 16 * 1024
 HEAD_SECONDS: Final = 30.0
 PIECE_BYTES: Final = 64 * 1024
+_ESTABLISHED: Final = b"HTTP/1.1 200 Connection Established\r\n\r\n"
 _TARGET: Final = re.compile(r"^(\[[0-9A-Fa-f:.]+\]|[^:/\s\[\]]+):(\d{1,5})\Z")
 _REASONS: Final = {
     400: "Bad Request",
@@ -49,14 +54,21 @@ class EgressRefused(PodHostError):
         self.headers = headers
 
 
+class Tokens(Protocol):
+    """The part of `Sandbox` that is used here."""
+
+    def verify_egress(self, token: str) -> object: ...
+
+
 class EgressProxy:
     def __init__(
         self,
         config: RuntimeConfig,
         listener: socket.socket,
         record: Record,
-        sandbox: Sandbox,
+        sandbox: Tokens,
         definition: Callable[[], Definition],
+        interception: Interception,
     ) -> None:
         self._config = config
         self._listener = listener
@@ -64,6 +76,7 @@ class EgressProxy:
         self._record = record
         self._sandbox = sandbox
         self._definition = definition
+        self._interception = interception
         self._tunnels = 0
         self._clients: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -94,7 +107,7 @@ class EgressProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(HEAD_SECONDS):
-            head = await reader.readuntil(b"\r\n\r\n")
+            head, early = await _read_head(reader)
         try:
             host, port = self._admit(head)
             if self._tunnels >= TUNNELS:
@@ -104,14 +117,45 @@ class EgressProxy:
             await self._refuse(writer, head, refusal)
             return
         try:
+            try:
+                header = self._interception.header_of(host) if port == 443 else None
+            except SecretMissing as fault:
+                raise EgressRefused(502, str(fault)) from None
+            if header is not None:
+                await self._intercept(reader, writer, host, port, header, early)
+                return
             upstream = await self._connect(host, port)
-            writer.write(b"HTTP/1.1 200 Connection Established\r\n\r\n")
+            writer.write(_ESTABLISHED)
             await writer.drain()
+            upstream[1].write(early)
             await self._tunnel(reader, writer, *upstream)
         except EgressRefused as refusal:
             await self._refuse(writer, head, refusal)
         finally:
             self._tunnels -= 1
+
+    async def _intercept(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        host: str,
+        port: int,
+        header: tuple[str, str],
+        early: bytes,
+    ) -> None:
+        if early:  # it would be read as a part of the handshake, or lost
+            raise EgressRefused(400, "nothing may be sent before the answer to CONNECT")
+        addresses = await self._resolve(host, port)
+        writer.write(_ESTABLISHED)
+        await writer.drain()
+        try:
+            await writer.start_tls(self._interception.leaf(host), ssl_handshake_timeout=HEAD_SECONDS)
+        except ssl.SSLError as fault:  # as a client that does not trust the CA ends it
+            self._record.add("egress.intercept_failed", host=host, reason=fault.reason or type(fault).__name__)
+            return
+        idle = self._config.times.egress_idle
+        async with self._interception.server(host, port, addresses, header, idle) as inner:
+            await self._tunnel(reader, writer, *inner)
 
     def _admit(self, head: bytes) -> tuple[str, int]:
         """The checks before a name is resolved, in the gate's order. Raises EgressRefused."""
@@ -141,6 +185,17 @@ class EgressProxy:
         return host, port
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        addresses = await self._resolve(host, port)
+        try:
+            async with asyncio.timeout(self._config.times.egress_connect):
+                return await _connect_any(addresses)
+        except (OSError, TimeoutError):
+            raise EgressRefused(502, f"{host}:{port} cannot be connected to") from None
+
+    async def _resolve(self, host: str, port: int) -> list[tuple[str, int]]:
+        """The public addresses of a host, each with the port to connect to."""
+        if host in self._config.egress_names:
+            return [self._config.egress_names[host]]
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._config.times.egress_connect):
@@ -148,14 +203,10 @@ class EgressProxy:
         except (OSError, TimeoutError, UnicodeError):
             raise EgressRefused(502, f"{host} does not resolve") from None
         addresses = [str(info[4][0]) for info in found]
-        public = [address for address in addresses if self._may_reach(address)]
+        public = [(address, port) for address in addresses if self._may_reach(address)]
         if not public:
             raise EgressRefused(403, f"{host} is no public address")
-        try:
-            async with asyncio.timeout(self._config.times.egress_connect):
-                return await _connect_any(public, port)
-        except (OSError, TimeoutError):
-            raise EgressRefused(502, f"{host}:{port} cannot be connected to") from None
+        return public
 
     def _may_reach(self, address: str) -> bool:
         ip = ipaddress.ip_address(address.split("%")[0])
@@ -205,14 +256,28 @@ class EgressProxy:
         await writer.drain()
 
 
-async def _connect_any(addresses: list[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """A request's head with its empty line, and what the client sent after it without waiting for an answer."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        piece = await reader.read(HEAD_BYTES)
+        received += piece
+        if not piece:
+            raise asyncio.IncompleteReadError(received, None)
+        if len(received) > 2 * HEAD_BYTES:
+            raise asyncio.LimitOverrunError("the head is too long", len(received))
+    head, end, early = received.partition(b"\r\n\r\n")
+    return head + end, early
+
+
+async def _connect_any(addresses: list[tuple[str, int]]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """The first address that can be connected to. Addresses, not the name: it may mean another one a moment later."""
-    for address in addresses[:-1]:
+    for address, port in addresses[:-1]:
         try:
             return await asyncio.open_connection(address, port)
         except OSError as fault:
             log.debug("%s: %s", address, fault)
-    return await asyncio.open_connection(addresses[-1], port)
+    return await asyncio.open_connection(*addresses[-1])
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, moved: asyncio.Event) -> None:
@@ -223,6 +288,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, move
         await writer.drain()
     if writer.can_write_eof():
         writer.write_eof()
+    else:  # TLS has no half-close: the end of one way is the end of both
+        writer.close()
 
 
 def _proxy_token(lines: list[str]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ from pod_host.dev.definitions import Definition, Definitions
 from pod_host.dev.egress import EgressProxy
 from pod_host.dev.gates import Gates
 from pod_host.dev.harness_listener import HarnessListener
+from pod_host.dev.interception import Interception
 from pod_host.dev.journal import Journal
 from pod_host.dev.leases import Leases
 from pod_host.dev.listening import listen
@@ -132,7 +134,8 @@ class Runtime:
         self._tenant_id = tenant_id
         self._harness = HarnessListener(config, sockets["harness"], record, authority, self._sandbox, leases, service)
         self._gates = Gates(config, sockets["gates"], record, authority, sessions, leases, journal, models, tools)
-        self._egress = EgressProxy(config, sockets["egress"], record, self._sandbox, self._current)
+        interception = Interception(authority, config.agent.environment_secrets, os.environ, config.egress_upstream_ca)
+        self._egress = EgressProxy(config, sockets["egress"], record, self._sandbox, self._current, interception)
         workspaces = Workspaces(authority, sessions, starts, self._harness.workspace_connection)
         self._north = North(
             sockets["north"],

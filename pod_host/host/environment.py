@@ -34,6 +34,7 @@ class Environments:
             session=declared,
             proxy=self._proxy(),
             trust_bundle=self._trust.path,
+            client_files=self._trust.client_files,
             traceparent=traceparent,
         )
 

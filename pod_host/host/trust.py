@@ -1,7 +1,8 @@
 """The bundle of CA certificates that commands trust: the public roots and the egress proxy's own (section 9).
 
 ``<harness dir>/egress-ca-bundle.pem`` is a link to a file in ``<harness dir>/trust/``. The file is never changed: a new
-certificate makes a new one, and the link moves, so nobody reads half a bundle.
+certificate makes a new one, and the link moves, so nobody reads half a bundle. Beside it stand the files that variables
+name for clients which no plain variable tells enough (`ClientFiles`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from pathlib import Path
 import certifi
 
 from pod_host.host import files
+from pod_host.host.java_store import java_store
 from pod_host.host.log import get_log
+from pod_host.sandbox import ClientFiles
 
 LINK = "egress-ca-bundle.pem"
 DIRECTORY = "trust"
 SYSTEM_ROOTS = Path("/etc/ssl/certs/ca-certificates.crt")
+NODE_PRELOAD = Path(__file__).with_name("node_proxy.cjs")
 
 log = get_log()
 
@@ -34,6 +38,11 @@ class TrustBundle:
     @property
     def path(self) -> Path | None:
         return self._harness_dir / LINK if self._certificate else None
+
+    @property
+    def client_files(self) -> ClientFiles | None:
+        """None until a certificate came, as ``path``."""
+        return client_files(self._harness_dir) if self._certificate else None
 
     def accept(self, certificate: str) -> None:
         """The certificate of a join's or a renewal's answer (PEM). Writes only when it is another than before; what is
@@ -57,10 +66,19 @@ class TrustBundle:
     def _write(self, certificate: str) -> Path:
         directory = self._harness_dir / DIRECTORY
         make_trust_directory(self._harness_dir)
-        bundle = f"{self._public_roots().strip()}\n{certificate}\n".encode()
+        text = f"{self._public_roots().strip()}\n{certificate}\n"
+        bundle = text.encode()
         name = f"egress-{hashlib.sha256(bundle).hexdigest()[:16]}.pem"
         files.replace(directory / name, bundle, 0o644, durable=False)
         link = self._harness_dir / LINK
+        beside = client_files(self._harness_dir)
+        for path, content in (
+            (beside.java_roots, java_store(text)),
+            (beside.wgetrc, f"ca_certificate = {link}\n".encode()),
+            (beside.apt_conf, f'Acquire::https::CAInfo "{link}";\n'.encode()),
+            (beside.node_preload, NODE_PRELOAD.read_bytes()),
+        ):
+            files.replace(path, content, 0o644, durable=False)
         before = os.readlink(link) if link.is_symlink() else ""
         files.replace_link(link, f"{DIRECTORY}/{name}")
         for old in directory.glob("*.pem"):  # the one before stays, for whoever is about to open it
@@ -73,6 +91,16 @@ class TrustBundle:
             return self._system_roots.read_text(encoding="ascii", errors="replace")
         except OSError:  # an image without ca-certificates
             return certifi.contents()
+
+
+def client_files(harness_dir: Path) -> ClientFiles:
+    directory = harness_dir / DIRECTORY
+    return ClientFiles(
+        wgetrc=directory / "wgetrc",
+        apt_conf=directory / "apt.conf",
+        node_preload=directory / "node-proxy.cjs",
+        java_roots=directory / "java-roots.jks",
+    )
 
 
 def make_trust_directory(harness_dir: Path) -> Path:

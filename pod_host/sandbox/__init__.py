@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .client import Confinement, Pending, Report, Sandbox, SandboxConfig, SandboxProcess
-    from .environment import command_environment
+    from .environment import ClientFiles, command_environment
     from .kernel import become_undumpable
     from .outcomes import Completed, Failed, Json, Outcome
     from .requests import AppendLog, Command, ListFolder, MountSkill, PutFile, ReadBytes, Request, ToolCall
 
 _HOMES: Final = {
     "client": ("Confinement", "Pending", "Report", "Sandbox", "SandboxConfig", "SandboxProcess"),
-    "environment": ("command_environment",),
+    "environment": ("ClientFiles", "command_environment"),
     "kernel": ("become_undumpable",),
     "outcomes": ("Completed", "Failed", "Json", "Outcome"),
     "requests": ("AppendLog", "Command", "ListFolder", "MountSkill", "PutFile", "ReadBytes", "Request", "ToolCall"),
@@ -26,6 +26,7 @@ _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in name
 
 __all__ = [
     "AppendLog",
+    "ClientFiles",
     "Command",
     "Completed",
     "Confinement",

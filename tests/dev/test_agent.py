@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pod_host.dev.agent import DEFAULT_AGENT, load_agent
+from pod_host.dev.agent import DEFAULT_AGENT, EnvironmentSecret, load_agent
 from pod_host.errors import AgentFileError
 
 WHOLE = """
@@ -60,7 +60,7 @@ def test_every_member_is_read(folder: Path) -> None:
     assert (agent.name, agent.harness_id) == ("reviewer", "my-harness")
     assert agent.instructions == "Be kind.\n\nBe short."
     assert agent.environment == {"A": "1"}
-    assert agent.environment_secrets == ("TOKEN",)
+    assert agent.environment_secrets == {"TOKEN": EnvironmentSecret()}
     assert agent.memory == {"access": "read_only"}
     assert agent.network_allow == ("pypi.org", "*.pythonhosted.org")
     assert agent.loop == {"steps": 3}

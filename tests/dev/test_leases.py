@@ -8,7 +8,7 @@ from typing import Any
 import jwt
 import pytest
 
-from pod_host.dev.agent import Agent
+from pod_host.dev.agent import Agent, EnvironmentSecret
 from pod_host.dev.config import Times
 from tests.dev.conftest import Build, World
 from tests.dev.harness import WAIT, Channel, Refused, Run
@@ -40,7 +40,7 @@ async def test_a_turn_start_is_complete(build: Build) -> None:
         name="whole",
         instructions="Be brief",
         environment={"A": "1"},
-        environment_secrets=("TOKEN",),
+        environment_secrets={"TOKEN": EnvironmentSecret()},
         memory={"access": "read_only", "instructions": "m"},
         self_wake=True,
         network_allow=("example.com",),
