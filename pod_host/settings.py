@@ -19,8 +19,9 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "text"]
 Value = TypeVar("Value")
 
-PROTECTIONS: Final = ("files", "signals")
-"""What ``POD_HOST_CONFINEMENT`` can require by name: that commands cannot read the host's files, cannot signal it."""
+PROTECTIONS: Final = ("files", "signals", "limits")
+"""What ``POD_HOST_CONFINEMENT`` can require by name: that commands cannot reach the host's files, cannot signal host and
+worker, cannot set their limits, priorities and processors."""
 
 _HARNESS_ID: Final = re.compile(r"[a-z][a-z0-9-]{1,62}")
 _POD_UID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -115,6 +116,15 @@ class Settings:
         """Where the Harness API listens."""
         parts = urlsplit(self.harness_url)
         return Address(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
+
+
+def harness_dir(environ: Mapping[str, str]) -> Path:
+    """Of the host that is started in this environment. Raises ConfigurationError."""
+    reader = _Reader(environ)
+    directory = reader.harness_dir()
+    if reader.faults:
+        raise ConfigurationError(reader.faults)
+    return directory
 
 
 class _Fault(Exception):

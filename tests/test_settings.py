@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pod_host.errors import ConfigurationError
-from pod_host.settings import Address, Settings
+from pod_host.settings import PROTECTIONS, Address, Settings
 
 POD = {
     "NYLORUN_SANDBOX_ID": "net/one",
@@ -125,7 +125,7 @@ def test_the_probe_is_the_api_server_unless_others_are_named() -> None:
 
 
 def test_confinement_can_be_required_in_whole_or_in_part() -> None:
-    assert Settings.read({**POD, "POD_HOST_CONFINEMENT": "require"}).required_confinement == {"files", "signals"}
+    assert Settings.read({**POD, "POD_HOST_CONFINEMENT": "require"}).required_confinement == {*PROTECTIONS}
     assert Settings.read({**POD, "POD_HOST_CONFINEMENT": "require:files"}).required_confinement == {"files"}
 
 

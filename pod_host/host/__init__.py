@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pod_host.errors import ConfigurationError, NetworkGateError, SandboxError
 from pod_host.host import hardening, log, watchdog
+from pod_host.host.threads import start_threads
 from pod_host.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,12 +53,13 @@ async def _run(settings: Settings, host: Callable[[], Host]) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     told = False
+    departure = watchdog.Departure()
 
     def shut_down(number: int, frame: FrameType | None) -> None:
         nonlocal told
         if not told:
             told = True
-            watchdog.leave_after(settings.drain_seconds, 0)
+            departure.leave_after(settings.drain_seconds, 0)
             loop.call_soon_threadsafe(stopping.set)
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -65,6 +67,7 @@ async def _run(settings: Settings, host: Callable[[], Host]) -> None:
         signal.signal(number, shut_down)
     guard = watchdog.Watchdog()
     guard.start(loop)
+    loop.set_default_executor(start_threads())
     try:
         await host().run(stopping)
     finally:

@@ -25,7 +25,7 @@ from pod_host import limits
 from pod_host.client import retry
 from pod_host.contract.hosting import HostJoinAnswer, HostJoinRequest
 from pod_host.errors import JoinRefused, JoinUnavailable, VolumeIdError
-from pod_host.host import clock
+from pod_host.host import clock, files
 from pod_host.host.log import get_log, redactor
 from pod_host.host.volume_id import read_or_make
 from pod_host.settings import Settings
@@ -196,6 +196,7 @@ def _read_join_token(path: Path) -> str:
 
 
 def life_seconds(token: str, expires_at: datetime) -> float:
+        files.reclaim(path)  # the next attempt may be able to
     """How long a token lived when it was made: by its claims; where it has none, by ``expires_at`` and our own wall
     clock, unless the two make no sense together; else the life that every token of the Runtime has."""
     told = _claimed_life(token)

@@ -28,6 +28,7 @@ class Environments:
 
     def of_call(self, declared: Mapping[str, str], traceparent: str | None) -> Mapping[str, str]:
         """``declared``: the session's variables, or those that a step of the setup names."""
+        self._trust.look()
         return command_environment(
             base=self._base,
             home=self._settings.harness_dir / HOME,

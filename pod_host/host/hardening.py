@@ -45,6 +45,7 @@ def sandbox_config(settings: Settings) -> SandboxConfig:
         spool=SPOOL if settings.in_cluster else Path(f"{SPOOL}-{uid}"),  # outside a pod, users share /tmp
         denied=paths.denied,
         allowed=paths.allowed,
+        readable=paths.readable,
         uid=settings.sandbox_uid,
         require=settings.required_confinement,
     )
@@ -52,10 +53,12 @@ def sandbox_config(settings: Settings) -> SandboxConfig:
 
 @dataclass(frozen=True, slots=True)
 class SandboxPaths:
-    """``denied``: what the worker and every command are kept out of. ``allowed``: what they may use inside of it."""
+    """``denied``: what the worker and every command are kept out of. ``allowed``: what they may use inside of it.
+    ``readable``: what they may read there."""
 
     denied: tuple[Path, ...]
     allowed: tuple[Path, ...]
+    readable: tuple[Path, ...]
 
 
 def sandbox_paths(settings: Settings, starter_homes: Iterable[Path]) -> SandboxPaths:
@@ -66,13 +69,13 @@ def sandbox_paths(settings: Settings, starter_homes: Iterable[Path]) -> SandboxP
     commands to use.
     """
     harness = settings.harness_dir
-    allowed = [harness / HOME, harness / TRUST]
+    allowed = [harness / HOME]
     denied = [_hiding_join_token(settings), harness]
     homes = [home for home in starter_homes if home not in (*NOBODYS_HOMES, harness / HOME)]
     if homes:
         denied += homes
         allowed += [settings.workspace_dir, settings.skills_dir]
-    return SandboxPaths(tuple(denied), tuple(allowed))
+    return SandboxPaths(tuple(denied), tuple(allowed), (harness / TRUST,))
 
 
 def _hiding_join_token(settings: Settings) -> Path:

@@ -109,8 +109,8 @@ class Host:
         await self._sandbox.start()
         confinement = self._sandbox.confinement
         log.info("worker.started", landlockAbi=confinement.abi, holds=sorted(confinement.held))
-        for exposed in confinement.exposed:
-            log.warning("confinement.report", exposed=exposed)
+        if confinement.exposed:
+            log.warning("confinement.report", exposed=" ".join(confinement.exposed))
 
     async def _connect_once(self) -> None:
         """One connection from its token to its end, and the wait before the next."""

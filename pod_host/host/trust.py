@@ -17,6 +17,7 @@ import certifi
 from pod_host.host import files
 from pod_host.host.java_store import java_store
 from pod_host.host.log import get_log
+from pod_host.host.seal import Seal
 from pod_host.sandbox import ClientFiles
 
 LINK = "egress-ca-bundle.pem"
@@ -34,6 +35,7 @@ class TrustBundle:
         self._harness_dir = harness_dir
         self._system_roots = system_roots
         self._certificate: str | None = None
+        self._seal: Seal | None = None
 
     @property
     def path(self) -> Path | None:
@@ -45,23 +47,43 @@ class TrustBundle:
         return client_files(self._harness_dir) if self._certificate else None
 
     def accept(self, certificate: str) -> None:
-        """The certificate of a join's or a renewal's answer (PEM). Writes only when it is another than before; what is
-        no certificate, or cannot be written, is logged, and the bundle stays as it was."""
+        """The certificate of a join's or a renewal's answer (PEM). Writes only when it is another than before, or when
+        what was written is not as it was; what is no certificate, or cannot be written, is logged, and the bundle stays
+        as it was."""
         certificate = certificate.strip()
-        if not certificate or certificate == self._certificate:
+        if not certificate:
+            return
+        if certificate == self._certificate:
+            self._mend(whole=self._seal is None or self._seal.whole)
             return
         try:
             ssl.PEM_cert_to_DER_cert(certificate)
         except ValueError as fault:
             log.error("trust.invalid", reason=f"the answer's caCertificate is no PEM certificate: {fault}")
             return
+        if (path := self._keep(certificate)) is not None:
+            log.info("trust.written", path=str(path))
+
+    def look(self) -> None:
+        """Before a command starts: write the bundle again when somebody changed it, or closed it."""
+        self._mend(whole=self._seal is None or self._seal.target_whole)
+
+    def _mend(self, *, whole: bool) -> None:
+        if whole or self._certificate is None or self._seal is None:
+            return
+        self._seal.restore_modes()
+        if self._keep(self._certificate) is not None:
+            log.warning("trust.mended", reason="the bundle, or who may read it, had been changed")
+
+    def _keep(self, certificate: str) -> Path | None:
         try:
             path = self._write(certificate)
+            self._seal = Seal.of(self._harness_dir / LINK, self._harness_dir / DIRECTORY)
         except OSError as fault:
             log.error("trust.invalid", reason=f"the bundle cannot be written: {fault}")
-            return
+            return None
         self._certificate = certificate
-        log.info("trust.written", path=str(path))
+        return path
 
     def _write(self, certificate: str) -> Path:
         directory = self._harness_dir / DIRECTORY

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import os
+import queue
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 from pod_host import limits
@@ -65,14 +67,21 @@ def leave_stuck() -> None:
     os._exit(EXIT_STUCK)
 
 
-def leave_after(seconds: float, exit_code: int) -> None:
-    """Leave the process ``seconds`` from now whatever happens: what SIGTERM has begun must be over before SIGKILL."""
+class Departure:
+    """Leaves the process in time whatever happens: what SIGTERM has begun must be over before SIGKILL. Its thread is there
+    from the start, as all of the host's are."""
 
-    def leave() -> None:
+    def __init__(self) -> None:
+        self._told: queue.SimpleQueue[tuple[float, int]] = queue.SimpleQueue()
+        threading.Thread(target=self._leave, name="departure", daemon=True).start()
+
+    def leave_after(self, seconds: float, exit_code: int) -> None:
+        """May be called in a signal handler."""
+        self._told.put((seconds, exit_code))
+
+    def _leave(self) -> None:
+        seconds, exit_code = self._told.get()
+        time.sleep(seconds)
         sys.stderr.write('{"level":"warning","event":"shutdown.forced"}\n')
         sys.stderr.flush()
         os._exit(exit_code)
-
-    timer = threading.Timer(seconds, leave)
-    timer.daemon = True
-    timer.start()

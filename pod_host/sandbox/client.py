@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +29,11 @@ _BACKOFF_RESET_SECONDS: Final = 10.0  # alive for so long: the next death is a n
 @dataclass(frozen=True)
 class SandboxConfig:
     """``home`` is the commands' HOME; ``spool`` keeps whole outputs. ``denied`` paths are hidden from the worker and all
-    commands, but for ``allowed`` paths below them. ``uid``: what a worker started as root becomes. ``landlock_abi``: use
-    no more than this ABI has. ``require``: of {"files", "signals"}, what must hold, or ``start`` fails."""
+    commands, but for ``allowed`` paths below them, and ``readable`` ones, which are only read. ``uid``: what a worker
+    started as root becomes. ``landlock_abi``: use no more than this ABI has; ``seccomp`` False: no filters. ``require``:
+    of {"files", "signals", "limits"}, what must hold, or ``start`` fails.
+
+    All threads of the process must be there before ``start``: commands are kept from those alone."""
 
     workspace: Path
     home: Path
@@ -37,15 +41,17 @@ class SandboxConfig:
     spool: Path
     denied: tuple[Path, ...] = ()
     allowed: tuple[Path, ...] = ()
+    readable: tuple[Path, ...] = ()
     uid: int | None = None
     landlock_abi: int | None = None
+    seccomp: bool = True
     require: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Confinement:
-    """``abi``: the Landlock ABI in force, 0 when there is none. ``held``: of {"files", "signals"}, what the kernel
-    holds. ``exposed``: a sentence for each thing that stays open."""
+    """``abi``: the Landlock ABI in force, 0 when there is none. ``held``: of {"files", "signals", "limits"}, what the
+    kernel holds. ``exposed``: a sentence for each thing that stays open."""
 
     abi: int
     held: frozenset[str]
@@ -200,8 +206,11 @@ class Sandbox:
                 "spool": str(config.spool),
                 "denied": [str(path) for path in config.denied],
                 "allowed": [str(path) for path in config.allowed],
+                "readable": [str(path) for path in config.readable],
+                "host_threads": [int(name) for name in os.listdir("/proc/self/task")],
                 "uid": config.uid,
                 "landlock_abi": config.landlock_abi,
+                "seccomp": config.seccomp,
             },
             self._received,
             self._connection_lost,

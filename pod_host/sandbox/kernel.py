@@ -6,6 +6,7 @@ Every function raises ``OSError`` with the kernel's errno when the call fails.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from typing import Final
@@ -104,6 +105,15 @@ def landlock_restrict(ruleset: int) -> None:
 
 
 # --- seccomp ---------------------------------------------------------------------------------------------------------
+
+
+def seccomp_available() -> bool:
+    """Whether the kernel takes filters: one that has them complains of the missing program, not of the request."""
+    try:
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER)
+    except OSError as error:
+        return error.errno == errno.EFAULT
+    return False
 
 
 def seccomp_filter(program: bytes) -> None:

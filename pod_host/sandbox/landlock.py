@@ -17,13 +17,15 @@ from collections.abc import Iterator, Sequence
 from pod_host.sandbox import kernel
 
 REFER = 0x2000  # from ABI 2
-TRUNCATE = 0x4000  # from ABI 3
+TRUNCATE = 0x4000  # from TRUNCATE_FROM_ABI
 WRITES = 0x1FF2  # write to files, remove and make files and directories of every kind
 READ_DIR = 0x8
 _FILE_RIGHTS = 0xC007  # execute, write, read, truncate, ioctl: what can be granted on what is not a directory
 _SCOPE_ABSTRACT = 1
 _SCOPE_SIGNAL = 2
 SIGNALS_FROM_ABI = 6
+TRUNCATE_FROM_ABI = 3
+_READS = 0xC  # files, directories
 
 
 def handled_rights(abi: int) -> int:
@@ -69,9 +71,12 @@ def allowed_paths(denied: Sequence[str], allowed: Sequence[str]) -> Iterator[str
                 yield entry.path
 
 
-def files_ruleset(abi: int, denied: Sequence[str], allowed: Sequence[str], programs: Sequence[int]) -> int:
-    """The ruleset of D1 (a descriptor), for ``abi`` from 1 up. ``programs`` are descriptors of files that may be
-    executed wherever they lie. To be built once every mount and directory is there, and by a user who can see them."""
+def files_ruleset(
+    abi: int, denied: Sequence[str], allowed: Sequence[str], readable: Sequence[str], programs: Sequence[int]
+) -> int:
+    """The ruleset of D1 (a descriptor), for ``abi`` from 1 up. ``readable``: what is denied but for reading. ``programs``
+    are descriptors of files that may be executed wherever they lie. To be built once every mount and directory is there,
+    and by a user who can see them."""
     handled = handled_rights(abi)
     scope = _SCOPE_ABSTRACT | _SCOPE_SIGNAL if abi >= SIGNALS_FROM_ABI else 0
     ruleset = kernel.landlock_create(handled, scope)
@@ -82,6 +87,8 @@ def files_ruleset(abi: int, denied: Sequence[str], allowed: Sequence[str], progr
         _allow(ruleset, "/", READ_DIR)  # `ls /` and the names on the way: never what is in a file
         for path in allowed_paths(denied, allowed):
             _allow(ruleset, path, handled)
+        for path in readable:
+            _allow(ruleset, os.path.realpath(path), _READS)
     for descriptor in programs:
         kernel.landlock_allow(ruleset, descriptor, handled & 0x5)  # execute, read
     return ruleset
@@ -94,7 +101,7 @@ def command_ruleset(abi: int, read_only: Sequence[str], written: Sequence[str]) 
     directories. (A link that leads out of ``read_only`` would gain rights by its new place, and is refused for that.)
     """
     refer = REFER if abi >= 2 else 0
-    handled = WRITES | refer | (TRUNCATE if abi >= 3 else 0)
+    handled = WRITES | refer | (TRUNCATE if abi >= TRUNCATE_FROM_ABI else 0)
     ruleset = kernel.landlock_create(handled, _SCOPE_SIGNAL if abi >= SIGNALS_FROM_ABI else 0)
     if refer:
         _allow(ruleset, "/", refer)

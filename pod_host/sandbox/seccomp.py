@@ -1,8 +1,12 @@
 """The seccomp filter of the zygote and so of every command: what Landlock leaves open towards host and worker.
 
 A process may set the limits, priority and CPUs of any other of its user, and a CPU limit from outside kills. So limits
-may be set only on oneself, and priorities and CPUs not on the protected threads. Where Landlock does not scope signals
-(ABI below 6) the filter refuses to signal the protected threads too, by every call that names one.
+may be set only on oneself, and priorities and CPUs not on the protected threads: all that host and worker have, whose
+number is fixed before the first command. To allow them on oneself alone would be simpler, and would take `renice` and
+`taskset` of one's own shell away, and from every library that names its own thread instead of 0.
+
+Where Landlock does not scope signals (ABI below 6) the filter refuses to signal the protected threads too, by every call
+that names one; where it does not know truncate(2) (below 3), that call is refused.
 
 Refused calls fail with EPERM. Calls in a foreign ABI (32-bit programs on a 64-bit kernel), whose numbers mean other
 calls, end the program with SIGSYS; x32 calls fail with ENOSYS, as on a kernel without them.
@@ -19,6 +23,7 @@ from typing import Final
 _LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _IF_EQUAL: Final = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
 _IF_AT_LEAST: Final = 0x35  # BPF_JMP | BPF_JGE | BPF_K
+_SKIP: Final = 0x05  # BPF_JMP | BPF_JA: any number of instructions, where the others skip 255
 _RETURN: Final = 0x06
 _ALLOW: Final = 0x7FFF0000
 _KILL_PROCESS: Final = 0x80000000
@@ -27,7 +32,7 @@ _UNKNOWN: Final = 0x00050000 | errno.ENOSYS
 _NUMBER_AT: Final = 0  # struct seccomp_data
 _ARCH_AT: Final = 4
 _X32_BIT: Final = 0x40000000
-MOST_PROTECTED: Final = 48  # a conditional jump reaches 255 instructions: two for each pid, and some left
+MOST_PROTECTED: Final = 128  # two instructions for each in each of 13 lists, and the kernel takes 4096
 
 _PRIO_PROCESS: Final = 0
 _IOPRIO_WHO_PROCESS: Final = 1
@@ -51,18 +56,19 @@ class Architecture:
     pidfd_send_signal: int
     fcntl: int
     ioctl: int
+    truncate: int
 
 
 ARCHITECTURES: Final = {
     "x86_64": Architecture(
         audit=0xC000003E, x32=True, prlimit64=302, setpriority=141, ioprio_set=251,
         scheduling=(203, 144, 142, 314), signals=(62, 200, 234, 129, 297, 434),
-        pidfd_send_signal=424, fcntl=72, ioctl=16,
+        pidfd_send_signal=424, fcntl=72, ioctl=16, truncate=76,
     ),
     "aarch64": Architecture(
         audit=0xC00000B7, x32=False, prlimit64=261, setpriority=140, ioprio_set=30,
         scheduling=(122, 119, 118, 274), signals=(129, 130, 131, 138, 240, 434),
-        pidfd_send_signal=424, fcntl=25, ioctl=29,
+        pidfd_send_signal=424, fcntl=25, ioctl=29, truncate=45,
     ),
 }  # fmt: skip
 
@@ -85,14 +91,24 @@ def _refuse_if_one_of(index: int, values: Iterable[int]) -> list[Instruction]:
 def _on(number: int, body: list[Instruction]) -> list[Instruction]:
     """``body`` for one call, which is allowed where the body does not refuse it."""
     whole = [*body, (_RETURN, 0, 0, _ALLOW)]
-    return [(_IF_EQUAL, 0, len(whole), number), *whole]
+    return [(_IF_EQUAL, 1, 0, number), (_SKIP, 0, 0, len(whole)), *whole]
 
 
-def build_filter(machine: str, protected: Sequence[int], groups: Sequence[int], *, guard_signals: bool) -> bytes:
-    """The program. ``protected``: pids and thread ids of host and worker, the first ``MOST_PROTECTED`` count;
-    ``groups``: their process groups. ``guard_signals`` where Landlock does not scope signals."""
+def build_filter(
+    machine: str,
+    protected: Sequence[int],
+    groups: Sequence[int],
+    *,
+    zygote: int,
+    guard_signals: bool,
+    guard_truncate: bool = False,
+) -> bytes:
+    """The program. ``protected``: the thread ids of host and worker, the first ``MOST_PROTECTED`` count; ``groups``: their
+    process groups. ``zygote`` may be signalled, and not slowed: commands inherit what it has. ``guard_signals`` and
+    ``guard_truncate`` where Landlock does not scope signals, and does not know truncate(2)."""
     at = ARCHITECTURES[machine]
     guarded = tuple(protected)[:MOST_PROTECTED]
+    scheduled = (*guarded, zygote)
     program: list[Instruction] = [
         (_LOAD, 0, 0, _ARCH_AT),
         (_IF_EQUAL, 1, 0, at.audit),
@@ -117,10 +133,12 @@ def build_filter(machine: str, protected: Sequence[int], groups: Sequence[int], 
     for number, process in ((at.setpriority, _PRIO_PROCESS), (at.ioprio_set, _IOPRIO_WHO_PROCESS)):
         program += _on(
             number,
-            [_argument(0), (_IF_EQUAL, 1, 0, process), (_RETURN, 0, 0, _REFUSE), *_refuse_if_one_of(1, guarded)],
+            [_argument(0), (_IF_EQUAL, 1, 0, process), (_RETURN, 0, 0, _REFUSE), *_refuse_if_one_of(1, scheduled)],
         )
     for number in at.scheduling:
-        program += _on(number, _refuse_if_one_of(0, guarded))
+        program += _on(number, _refuse_if_one_of(0, scheduled))
+    if guard_truncate:
+        program += _on(at.truncate, [(_RETURN, 0, 0, _REFUSE)])  # by path, and what it names cannot be read
     if guard_signals:
         program += _signal_guard(at, guarded, groups)
     program.append((_RETURN, 0, 0, _ALLOW))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -122,3 +123,51 @@ def test_a_bundle_that_was_tampered_with_is_written_anew_at_the_next_start(tmp_p
     second.accept(pem)
     assert second.path is not None
     assert subjects(second.path) == {"A public root", "Egress one"}
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda harness: (harness / "egress-ca-bundle.pem").write_text("broken"),
+        lambda harness: (harness / "egress-ca-bundle.pem").resolve().chmod(0),
+        lambda harness: (harness / "egress-ca-bundle.pem").resolve().unlink(),
+        lambda harness: (harness / "egress-ca-bundle.pem").unlink(),
+        lambda harness: (harness / "trust").rename(harness / "moved"),
+        lambda harness: (harness / "trust").chmod(0),
+        lambda harness: harness.chmod(0),
+        lambda harness: (harness / "trust" / "wgetrc").write_text("ca_certificate = /tmp/mine"),
+    ],
+)
+def test_what_was_changed_or_closed_is_mended_at_a_renewal(
+    tmp_path: Path, roots: Path, harm: Callable[[Path], object]
+) -> None:
+    harness = tmp_path / "harness"
+    trust = TrustBundle(harness, roots)
+    pem = certificate("Egress one")
+    trust.accept(pem)
+    mode = harness.stat().st_mode
+    harm(harness)
+    trust.accept(pem)  # a renewal's
+    assert trust.path is not None
+    assert subjects(trust.path) == {"A public root", "Egress one"}
+    assert trust.path.resolve().stat().st_mode & 0o777 == 0o644
+    assert (harness / "trust").stat().st_mode & 0o777 == 0o755
+    assert harness.stat().st_mode == mode
+    assert "/tmp/mine" not in (harness / "trust" / "wgetrc").read_text()
+
+
+def test_a_bundle_that_was_changed_is_mended_before_the_next_command_too(tmp_path: Path, roots: Path) -> None:
+    trust = TrustBundle(tmp_path, roots)
+    trust.look()
+    trust.accept(certificate("Egress one"))
+    assert trust.path is not None
+    harms: list[Callable[[Path], object]] = [
+        lambda path: path.write_text("broken"),
+        lambda path: path.chmod(0),
+        Path.unlink,
+    ]
+    for harm in harms:
+        harm(trust.path.resolve())
+        trust.look()
+        assert subjects(trust.path) == {"A public root", "Egress one"}
+        assert trust.path.stat().st_mode & 0o777 == 0o644

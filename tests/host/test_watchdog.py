@@ -10,7 +10,7 @@ import time
 
 PRELUDE = """
 import asyncio, os, sys, time
-from pod_host.host.watchdog import Watchdog, leave_after
+from pod_host.host.watchdog import Departure, Watchdog
 async def main():
     watchdog = Watchdog(seconds=0.5, tick=0.05)
     watchdog.start(asyncio.get_running_loop())
@@ -52,7 +52,7 @@ def test_a_process_that_was_stopped_is_not_stuck() -> None:
 
 
 def test_a_shutdown_that_hangs_is_over_in_time_all_the_same() -> None:
-    process = start("watchdog.stop()\nleave_after(0.2, 0)\nwhile True: time.sleep(1)")
+    process = start("watchdog.stop()\nDeparture().leave_after(0.2, 0)\nwhile True: time.sleep(1)")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "shutdown.forced" in errors

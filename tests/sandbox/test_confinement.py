@@ -144,12 +144,18 @@ async def test_a_link_to_a_hidden_directory_hides_what_it_names(make_box: Any, o
 
 
 async def test_what_is_missing_is_said(make_box: Any) -> None:
-    none: Box = await make_box(landlock_abi=0)
-    assert none.sandbox.confinement.held == frozenset()
-    assert any(str(none.hidden) in sentence for sentence in none.sandbox.confinement.exposed)
+    nothing: Box = await make_box(landlock_abi=0, seccomp=False)
+    assert nothing.sandbox.confinement.held == frozenset()
+    files, signals, limits = nothing.sandbox.confinement.exposed
+    assert str(nothing.hidden) in files
+    assert "end host and worker by a signal" in signals
+    assert "limits, priorities and processors" in limits
+    filters: Box = await make_box(landlock_abi=0)
+    assert filters.sandbox.confinement.held == {"limits"}
+    assert "guarded by seccomp alone" in filters.sandbox.confinement.exposed[1]
     full: Box = await make_box()
     if KERNEL >= 6:
-        assert full.sandbox.confinement.held == {"files", "signals"}
+        assert full.sandbox.confinement.held == {"files", "signals", "limits"}
         assert full.sandbox.confinement.exposed == ()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pod_host.sandbox.seccomp import ARCHITECTURES, MOST_PROTECTED, build_filter
 
-HOST, WORKER, GROUP, OTHER = 100, 200, 90, 5000
+HOST, WORKER, GROUP, ZYGOTE, OTHER = 100, 200, 90, 300, 5000
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 EPERM, ENOSYS = 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
 MACHINES = sorted(ARCHITECTURES)
@@ -31,6 +31,8 @@ def judge(program: bytes, audit: int, number: int, *arguments: int) -> int:
                 at += true if accumulator == k else false
             case 0x35:
                 at += true if accumulator >= k else false
+            case 0x05:
+                at += k
             case 0x06:
                 return int(k)
             case _:
@@ -40,7 +42,7 @@ def judge(program: bytes, audit: int, number: int, *arguments: int) -> int:
 def verdict(
     machine: str, number: int, *arguments: int, guard: bool = False, protected: tuple[int, ...] = (HOST, WORKER)
 ) -> int:
-    program = build_filter(machine, protected, [GROUP], guard_signals=guard)
+    program = build_filter(machine, protected, [GROUP], zygote=ZYGOTE, guard_signals=guard)
     return judge(program, ARCHITECTURES[machine].audit, number, *arguments)
 
 
@@ -61,13 +63,14 @@ def test_priorities_and_cpus_of_the_protected_are_out_of_reach(machine: str) -> 
     for number, process in ((at.setpriority, 0), (at.ioprio_set, 1)):
         assert verdict(machine, number, process, 0, 5) == ALLOW
         assert verdict(machine, number, process, OTHER, 5) == ALLOW
-        for target in (HOST, WORKER, HOST | 0xABCD << 32):  # the kernel looks at an int
+        for target in (HOST, WORKER, ZYGOTE, HOST | 0xABCD << 32):  # the kernel looks at an int
             assert verdict(machine, number, process, target, 5) == EPERM
         for which in {0, 1, 2, 3} - {process}:
             assert verdict(machine, number, which, 0, 5) == EPERM
     for number in at.scheduling:
         assert verdict(machine, number, OTHER) == ALLOW
         assert verdict(machine, number, WORKER) == EPERM
+        assert verdict(machine, number, ZYGOTE) == EPERM
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -77,6 +80,7 @@ def test_signals_are_guarded_where_landlock_does_not(machine: str) -> None:
         assert verdict(machine, number, HOST, 9, 9, guard=False) == ALLOW
         assert verdict(machine, number, OTHER, 9, 9, guard=True) == ALLOW
         assert verdict(machine, number, 0, 9, 9, guard=True) == ALLOW
+        assert verdict(machine, number, ZYGOTE, 9, 9, guard=True) == ALLOW
         for target in (HOST, WORKER, -1, -GROUP):
             assert verdict(machine, number, target, 9, 9, guard=True) == EPERM
     assert verdict(machine, at.pidfd_send_signal, 3, 9, guard=True) == EPERM
@@ -94,7 +98,7 @@ def test_signals_are_guarded_where_landlock_does_not(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_foreign_calls_are_closed(machine: str) -> None:
-    program = build_filter(machine, [HOST], [GROUP], guard_signals=False)
+    program = build_filter(machine, [HOST], [GROUP], zygote=ZYGOTE, guard_signals=False)
     for audit in (0x40000003, 0x40000028, *(ARCHITECTURES[other].audit for other in MACHINES if other != machine)):
         assert judge(program, audit, 1) == KILL
     if ARCHITECTURES[machine].x32:
@@ -104,10 +108,20 @@ def test_foreign_calls_are_closed(machine: str) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("guard", [False, True])
 def test_any_number_of_threads_makes_a_program_that_the_kernel_takes(machine: str, guard: bool) -> None:
-    threads = tuple(range(1000, 1200))
-    program = build_filter(machine, threads, [GROUP, GROUP + 1], guard_signals=guard)
+    threads = tuple(range(1000, 1400))
+    program = build_filter(
+        machine, threads, [GROUP, GROUP + 1], zygote=ZYGOTE, guard_signals=guard, guard_truncate=True
+    )
     assert len(program) // 8 <= 4096
     at = ARCHITECTURES[machine]
     last = threads[MOST_PROTECTED - 1]
     assert judge(program, at.audit, at.scheduling[0], last) == EPERM
     assert judge(program, at.audit, at.signals[0], -GROUP - 1) == (EPERM if guard else ALLOW)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_truncate_by_path_is_closed_where_landlock_does_not_know_it(machine: str) -> None:
+    at = ARCHITECTURES[machine]
+    assert verdict(machine, at.truncate, 0x7FFF1234, 0) == ALLOW
+    program = build_filter(machine, [HOST], [], zygote=ZYGOTE, guard_signals=False, guard_truncate=True)
+    assert judge(program, at.audit, at.truncate, 0x7FFF1234, 0) == EPERM

@@ -23,6 +23,7 @@ from pod_host.sandbox.worker.spawner import Spawner
 from pod_host.sandbox.worker.spool import Spool
 from pod_host.sandbox.worker.start import CannotStart, Settings, Started, confine, reset_signals
 from pod_host.sandbox.worker.threads import Threads
+from pod_host.sandbox.worker.zygote import Domain
 
 _FILE_THREADS: Final = 8  # calls on files at once; a fixed number, whose ids the commands' filter guards
 
@@ -56,12 +57,14 @@ class Worker:
     def __init__(self, peer: socket.socket, settings: Settings, started: Started) -> None:
         self._loop = Loop()
         self._host = os.getppid()
+        self._host_threads = settings.host_threads
         gc.collect()
         gc.freeze()  # what is here stays: the zygote shares these pages while nobody looks at them
         # Threads before the zygote: its filter names them.
         threads = Threads(_FILE_THREADS, self._loop.from_thread)
         abi = started.confinement.abi
-        spawner = Spawner(self._loop, started.space, abi, settings.read_only(), settings.written(), self._protected)
+        domain = Domain(abi, started.confinement.seccomp, settings.read_only(), settings.written())
+        spawner = Spawner(self._loop, started.space, domain, self._protected)
         machinery = Machinery(self._loop, spawner, Spool(settings.spool), Shell.of_this_image())
         self._machinery = machinery
         self._channel = Channel(self._loop, peer, self._received, self._host_gone)
@@ -120,9 +123,10 @@ class Worker:
 
     def _protected(self) -> tuple[list[int], list[int]]:
         """The threads and process groups of the host and ours: no command may touch them."""
-        threads = [int(name) for pid in (os.getpid(), self._host) for name in _tasks(pid)]
+        threads = {int(name) for pid in (os.getpid(), self._host) for name in _tasks(pid)}
+        threads.update(self._host_threads)  # what it said itself: its directory in /proc may be hidden from us
         groups = [os.getpgid(pid) for pid in (os.getpid(), self._host)]
-        return threads, groups
+        return sorted(threads), groups
 
 
 def _tasks(pid: int) -> list[str]:

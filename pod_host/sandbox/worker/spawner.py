@@ -13,7 +13,7 @@ from typing import Final
 
 from pod_host.sandbox.tags import TagSpace
 from pod_host.sandbox.worker.loop import Loop, Timer
-from pod_host.sandbox.worker.zygote import PID, Program, fork_zygote, send_program
+from pod_host.sandbox.worker.zygote import PID, Domain, Program, fork_zygote, send_program
 
 _SPAWN_SECONDS: Final = 5.0  # without a pid for so long: somebody stopped the zygote
 _GIVE_UP_SECONDS: Final = 15.0  # a command can kill the zygote, and would have to meet each new one for so long
@@ -54,23 +54,19 @@ class Spawn:
 
 
 class Spawner:
-    """Commands write nothing below ``read_only``. ``protected`` gives the threads and process groups that they must not
-    touch, at the time of asking."""
+    """``domain``: what commands are held in. ``protected`` gives the threads and process groups that they must not touch,
+    at the time of asking."""
 
     def __init__(
         self,
         loop: Loop,
         space: TagSpace,
-        abi: int,
-        read_only: list[str],
-        written: list[str],
+        domain: Domain,
         protected: Callable[[], tuple[list[int], list[int]]],
     ) -> None:
         self.space = space
         self._loop = loop
-        self._abi = abi
-        self._read_only = read_only
-        self._written = written
+        self._domain = domain
         self._protected = protected
         self._last_number = 0
         self._zygote: tuple[int, socket.socket] | None = None
@@ -213,7 +209,7 @@ class Spawner:
 
     def _ensure_zygote(self) -> socket.socket:
         if self._zygote is None:
-            self._zygote = fork_zygote(self._abi, self._read_only, self._written, *self._protected())
+            self._zygote = fork_zygote(self._domain, *self._protected())
         return self._zygote[1]
 
     def _drop_zygote(self) -> None:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from pod_host.sandbox import kernel
-from pod_host.sandbox.landlock import SIGNALS_FROM_ABI, files_ruleset
+from pod_host.sandbox.landlock import SIGNALS_FROM_ABI, TRUNCATE_FROM_ABI, files_ruleset
 from pod_host.sandbox.ripgrep import find_ripgrep
+from pod_host.sandbox.seccomp import ARCHITECTURES
 from pod_host.sandbox.tags import RLIMIT_LOCKS, NoRoomForTags, TagSpace
 
 _INFINITY: Final = resource.RLIM_INFINITY
@@ -42,8 +43,11 @@ class Settings:
     spool: str
     denied: list[str]
     allowed: list[str]
+    readable: list[str]
+    host_threads: list[int]
     uid: int | None
     landlock_abi: int | None
+    seccomp: bool
 
     def written(self) -> list[str]:
         """What commands must be able to write, wherever it lies."""
@@ -60,10 +64,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """``abi``: the Landlock ABI in force (0: none). ``held``: which of the properties "files" and "signals" hold.
-    ``exposed``: a sentence for each thing that stays open."""
+    """``abi``: the Landlock ABI in force (0: none). ``seccomp``: whether there are filters. ``held``: which of the
+    properties "files", "signals" and "limits" hold. ``exposed``: a sentence for each thing that stays open."""
 
     abi: int
+    seccomp: bool
     held: list[str]
     exposed: list[str]
 
@@ -99,7 +104,7 @@ def confine(settings: Settings) -> Started:
         abi = min(abi, settings.landlock_abi)
     needed = [*settings.allowed, *settings.written(), settings.skills]
     programs = [descriptor] if descriptor is not None else []
-    ruleset = files_ruleset(abi, settings.denied, needed, programs) if abi else None
+    ruleset = files_ruleset(abi, settings.denied, needed, settings.readable, programs) if abi else None
     _set_limits()
     if uid is not None:
         os.setgroups([])
@@ -117,7 +122,8 @@ def confine(settings: Settings) -> Started:
         space = TagSpace.within_own_limits()
     except NoRoomForTags as error:
         raise CannotStart(str(error)) from error
-    return Started(_describe(abi, settings.denied), space, str(ripgrep) if ripgrep else None, descriptor)
+    seccomp = settings.seccomp and kernel.seccomp_available() and kernel.MACHINE in ARCHITECTURES
+    return Started(_describe(abi, seccomp, settings.denied), space, str(ripgrep) if ripgrep else None, descriptor)
 
 
 def _make_directory(path: str, mode: int, uid: int | None) -> None:
@@ -160,19 +166,31 @@ def _write_git_defaults(home: str) -> None:
             file.write(_GIT_DEFAULTS)
 
 
-def _describe(abi: int, denied: Sequence[str]) -> Confinement:
+def _describe(abi: int, seccomp: bool, denied: Sequence[str]) -> Confinement:
     exposed = []
     hidden = ", ".join(denied) or "nothing"
     if abi == 0:
         exposed.append(f"The kernel has no Landlock: commands can read what uid {os.getuid()} may read ({hidden}).")
     if abi == 1:
         exposed.append("Landlock ABI 1: renames and links across directories fail in commands.")
-    if abi == 2:
-        exposed.append("Landlock ABI 2: commands can truncate hidden files that their user owns.")
+    if 0 < abi < TRUNCATE_FROM_ABI:
+        exposed.append(
+            "Landlock does not know truncate(2) (ABI below 3): seccomp refuses that call to commands altogether."
+            if seccomp
+            else "Landlock does not know truncate(2) (ABI below 3): commands can empty hidden files that their user owns."
+        )
     if abi < SIGNALS_FROM_ABI:
         exposed.append(
-            "Landlock does not scope signals (ABI below 6): host and worker are guarded by seccomp, but for threads "
-            "that the host starts later; abstract sockets are open."
+            "Landlock does not scope signals (ABI below 6): host and worker are guarded by seccomp alone, and abstract "
+            "sockets of other processes are open to commands."
+            if seccomp
+            else "Landlock does not scope signals (ABI below 6), and nothing else does: commands can end host and worker "
+            "by a signal, and connect to abstract sockets of other processes."
         )
-    held = (["files"] if abi >= 1 else []) + (["signals"] if abi >= SIGNALS_FROM_ABI else [])
-    return Confinement(abi, held, exposed)
+    if not seccomp:
+        exposed.append(
+            "The kernel takes no seccomp filters: commands can set limits, priorities and processors of host and worker, "
+            "and so slow them or, by a CPU limit, end them."
+        )
+    held = {"files": abi >= 1, "signals": abi >= SIGNALS_FROM_ABI, "limits": seccomp}
+    return Confinement(abi, seccomp, [name for name, holds in held.items() if holds], exposed)

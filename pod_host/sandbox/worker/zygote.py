@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pod_host.sandbox import kernel
-from pod_host.sandbox.landlock import command_ruleset
+from pod_host.sandbox.landlock import SIGNALS_FROM_ABI, TRUNCATE_FROM_ABI, command_ruleset
 from pod_host.sandbox.seccomp import build_filter
 from pod_host.sandbox.tags import RLIMIT_LOCKS
 
@@ -41,6 +41,17 @@ class Program:
     environment: dict[bytes, bytes]
     cwd: str
     limits: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """What commands are held in: the Landlock ABI (0: none), whether there are seccomp filters, what is only read, and
+    what must be written wherever it lies."""
+
+    abi: int
+    seccomp: bool
+    read_only: list[str]
+    written: list[str]
 
 
 def send_program(
@@ -82,12 +93,10 @@ def send_program(
         )
 
 
-def run_zygote(
-    requests: socket.socket, abi: int, read_only: list[str], written: list[str], protected: list[int], groups: list[int]
-) -> None:
+def run_zygote(requests: socket.socket, domain: Domain, protected: list[int], groups: list[int]) -> None:
     """The zygote's life, in a child that the worker has just forked: never returns."""
     try:
-        _become_zygote(requests, abi, read_only, written, protected, groups)
+        _become_zygote(requests, domain, protected, groups)
         channel = socket.socket(fileno=3)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         while True:
@@ -115,9 +124,7 @@ def _receive(channel: socket.socket) -> tuple[bytes, list[int], int, object]:
     return data, descriptors, flags, address
 
 
-def _become_zygote(
-    requests: socket.socket, abi: int, read_only: list[str], written: list[str], protected: list[int], groups: list[int]
-) -> None:
+def _become_zygote(requests: socket.socket, domain: Domain, protected: list[int], groups: list[int]) -> None:
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setpgid(0, 0)  # a signal to our group shall not count as one that reached the worker's
     signal.set_wakeup_fd(-1)
@@ -134,11 +141,16 @@ def _become_zygote(
     for descriptor in range(3):
         os.dup2(null, descriptor)
     os.close(null)
-    if abi:
-        ruleset = command_ruleset(abi, read_only, written)
+    if domain.abi:
+        ruleset = command_ruleset(domain.abi, domain.read_only, domain.written)
         kernel.landlock_restrict(ruleset)
         os.close(ruleset)
-    kernel.seccomp_filter(build_filter(kernel.MACHINE, protected, groups, guard_signals=abi < 6))
+    if domain.seccomp:
+        program = build_filter(
+            kernel.MACHINE, protected, groups, zygote=os.getpid(),
+            guard_signals=domain.abi < SIGNALS_FROM_ABI, guard_truncate=0 < domain.abi < TRUNCATE_FROM_ABI,
+        )  # fmt: skip
+        kernel.seccomp_filter(program)
     gc.disable()
 
 
@@ -184,14 +196,12 @@ def _start(descriptors: list[int], null: int) -> None:
         os._exit(127)
 
 
-def fork_zygote(
-    abi: int, read_only: list[str], written: list[str], protected: list[int], groups: list[int]
-) -> tuple[int, socket.socket]:
-    """Forks a zygote whose commands write nothing below ``read_only``. Returns its pid and the worker's end of its
-    socket."""
+def fork_zygote(domain: Domain, protected: list[int], groups: list[int]) -> tuple[int, socket.socket]:
+    """Forks a zygote. ``protected`` and ``groups``: threads and process groups that its commands cannot touch. Returns its
+    pid and the worker's end of its socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
-        run_zygote(theirs, abi, read_only, written, protected, groups)
+        run_zygote(theirs, domain, protected, groups)
     theirs.close()
     return pid, ours
