@@ -146,15 +146,18 @@ class Artifacts:
             size=content.size,
             effect_id=effect_id,
             **{member: value for member, value in members.items() if value is not None},
-            **({"base64": _text(first)} if whole else {}),
         )
-        opened = await self._write(begin)
+        opened = await self._write(begin.model_copy(update={"base64": _text(first)}) if whole else begin)
         if opened.status != "written":
-            async with self.ending(opened) as upload_id:
-                await self._send(upload_id, content, opened.received)
-                opened = await self._write(
-                    _params(WriteCommit, run_id=self._requests.run_id, op="commit", upload_id=upload_id)
-                )
+            try:
+                async with self.ending(opened) as upload_id:
+                    await self._send(upload_id, content, opened.received)
+                    opened = await self.commit(upload_id)
+            except ArtifactRefused as refusal:
+                # A commit that is repeated, its answer lost, finds its upload over: what was written has the key.
+                opened = await self._write(begin) if refusal.code == "invalid" else opened
+                if opened.status != "written":
+                    raise
         if opened.status != "written" or opened.artifact is None:
             raise ArtifactRefused(opened.reason or "internal", opened.message or f"it was {opened.status}")
         return opened.artifact
@@ -200,8 +203,8 @@ class Artifacts:
         assert refusal is not None  # there is a form, and it was refused
         raise refusal
 
-    async def commit_folder(self, upload_id: str) -> ArtifactWriteResult:
-        """``written`` or ``refused``. Raises ArtifactRefused."""
+    async def commit(self, upload_id: str) -> ArtifactWriteResult:
+        """``written``, or for a folder ``refused``. Raises ArtifactRefused."""
         return await self._write(_params(WriteCommit, run_id=self._requests.run_id, op="commit", upload_id=upload_id))
 
     # --- Both ------------------------------------------------------------------------------------------------------------

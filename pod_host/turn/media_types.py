@@ -42,7 +42,8 @@ _SUFFIXES: Final = {media_type: suffix for suffix, media_type in reversed(_BY_SU
 
 def media_type_of(name: str) -> str:
     """By what stands behind the last dot of a name or path."""
-    return _BY_SUFFIX.get(name.rpartition("/")[2].rpartition(".")[2].lower(), OTHER)
+    _, dot, suffix = name.rpartition("/")[2].rpartition(".")
+    return _BY_SUFFIX.get(suffix.lower(), OTHER) if dot else OTHER
 
 
 def suffix_of(media_type: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -28,6 +29,8 @@ from pod_host.turn.workspace_files import WorkspaceFiles
 
 NAME: Final = "outputs"
 _MESSAGE_CHARACTERS: Final = 500
+_PATH_CHARACTERS: Final = 512
+_NO_PATH: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")  # what a file of an artifact cannot have in its path
 
 Event = Literal["artifact.export.skipped", "artifact.export.failed"]
 
@@ -45,6 +48,12 @@ class Skipped(PodHostError):
             self.payload["limit"] = limit
         if path is not None:
             self.payload["path"] = path
+
+
+class ExportFailed(PodHostError):
+    """The folder cannot be stored as it is."""
+
+    code = "artifact.export_failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +86,7 @@ class OutputsFolder:
             try:
                 await self._once()
                 break
-            except ContentChanged:
+            except (ContentChanged, ArtifactRefused):
                 if attempt == limits.EXPORT_ATTEMPTS:
                     raise
 
@@ -95,7 +104,7 @@ class OutputsFolder:
             _check(listing.files, opened)
             for path, size in listing.files:
                 await self._put(upload_id, path, size)
-            ended = await self.artifacts.commit_folder(upload_id)
+            ended = await self.artifacts.commit(upload_id)
         if ended.status == "refused":
             raise Skipped(ended.reason or "too_large", ended.message or "It was refused.", limit=ended.limit)
 
@@ -151,11 +160,13 @@ def _verified(content: Content, sha256: str, path: str) -> Content:
 
 
 def _check(files: Sequence[tuple[str, int]], opened: ArtifactWriteResult) -> None:
-    """Raises Skipped for what the upload that was opened cannot hold, before a byte of it is sent."""
+    """Raises Skipped or ExportFailed for what the upload that was opened cannot hold, before a byte of it is sent."""
     for path, size in files:
+        if _NO_PATH.search(path) or len(path) > _PATH_CHARACTERS:
+            raise ExportFailed(f"A file's name cannot be stored, rename it: {readable(path)!r}")
         if opened.max_file_bytes is not None and size > opened.max_file_bytes:
-            text = f"{readable(path)} holds {size} bytes; a file may hold {opened.max_file_bytes}"
-            raise Skipped("file_too_large", text, limit=opened.max_file_bytes, path=readable(path))
+            text = f"{path} holds {size} bytes; a file may hold {opened.max_file_bytes}"
+            raise Skipped("file_too_large", text, limit=opened.max_file_bytes, path=path)
     total = sum(size for _, size in files)
     if opened.max_bytes is not None and total > opened.max_bytes:
         text = f"The files of {NAME} hold {total} bytes; together they may hold {opened.max_bytes}"
