@@ -1,4 +1,4 @@
-"""The command line: ``pod-host run | dev | --version``.
+"""The command line: ``pod-host run | dev | status | --version``.
 
 Exit codes: 0 done, 1 a turn or a check failed, 64 usage, 70 the watchdog, 75 the network gate never closed, 78 configuration.
 Everything heavy is imported by the command that needs it: a SIGTERM during those imports must end the process too.
@@ -31,7 +31,7 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     top = _Parser(prog="pod-host", description="The harness host of a Nylorun pod Agent.", allow_abbrev=False)
     top.add_argument("--version", action="version", version=f"pod-host {__version__}")
-    commands = top.add_subparsers(dest="command", metavar="run | dev", required=True, parser_class=_Parser)
+    commands = top.add_subparsers(dest="command", metavar="run | dev | status", required=True, parser_class=_Parser)
     commands.add_parser(
         "run",
         help="the container's job: join the Runtime, serve the sandbox, take turns",
@@ -55,6 +55,13 @@ def parser() -> argparse.ArgumentParser:
         dev.add_argument(
             f"--{name}-port", type=_port, metavar="PORT", help=f"of the Runtime's {name} listener; default: any"
         )
+    status = commands.add_parser(
+        "status",
+        help="how the host beside it is: joined, connected, runs, last renewal, worker",
+        description="Asks the host of this pod (POD_HOST_HARNESS_DIR). Exit code 0 when it is connected, else 1.",
+        allow_abbrev=False,
+    )
+    status.add_argument("--json", action="store_true", help="for programs")
     return top
 
 
@@ -69,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     if arguments.command == "run":
         return _run()
+    if arguments.command == "status":
+        return _status(as_json=arguments.json)
     return _dev(arguments)
 
 
@@ -91,6 +100,24 @@ def _run() -> int:
     from pod_host.host import main as host_main
 
     return host_main(settings)
+
+
+def _status(*, as_json: bool) -> int:
+    from pod_host.errors import ConfigurationError
+    from pod_host.host.status import NoStatus, read_status
+    from pod_host.settings import harness_dir
+
+    try:
+        status = read_status(harness_dir(os.environ))
+    except ConfigurationError as fault:
+        for line in fault.faults:
+            print(f"pod-host: {line}", file=sys.stderr)
+        return EXIT_CONFIGURATION
+    except NoStatus as fault:
+        print(f"pod-host: {fault}", file=sys.stderr)
+        return 1
+    print(status.model_dump_json(by_alias=True, indent=2) if as_json else status.table())
+    return 0 if status.connected else 1
 
 
 def _dev(arguments: argparse.Namespace) -> int:

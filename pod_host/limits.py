@@ -143,3 +143,4 @@ SUMMARY_PAYLOAD_CHARACTERS: Final = 2000  # of a tool's input or result, as whoe
 SUMMARY_TEXT_CHARACTERS: Final = 20_000  # of a message or an answer there
 SUMMARY_CALL_TOKENS: Final = 100_000  # of one part of a conversation, when the window is not known
 SUMMARY_BYTES: Final = 128 * KIB  # of a summary: longer ones are cut
+STATUS_WORKER_SECONDS: Final = 1.0  # `pod-host status`: a worker that says nothing in that time is not there

@@ -86,6 +86,10 @@ class Connection:
     async def close(self, reason: str) -> None:
         await self._channel.close(reason)
 
+    @property
+    def held_runs(self) -> tuple[str, ...]:
+        return self._leases.held if self._leases else ()
+
     async def _take(self, leases: Leases, set_up: Callable[[], Awaitable[None]]) -> None:
         try:
             await set_up()

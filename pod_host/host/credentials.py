@@ -45,11 +45,12 @@ class HostJoining(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One answer's tokens. ``ends_at``: on `clock.boottime`."""
+    """One answer's tokens. ``came_at``, ``ends_at``: on `clock.boottime`."""
 
     host_token: str
     egress_token: str
     epoch: int
+    came_at: float
     ends_at: float
 
     @property
@@ -79,6 +80,15 @@ class Credentials:
         self._asking = asyncio.Lock()  # a join beside a renewal would fence the tokens that the renewal brings
         self._due = math.inf  # the next renewal, on `clock.boottime`
         self._failures = 0  # renewals in a row that got no answer
+
+    @property
+    def held(self) -> Held | None:
+        return self._held
+
+    @property
+    def due(self) -> float:
+        """When the tokens are renewed next, on `clock.boottime`; infinite without any."""
+        return self._due
 
     @property
     def egress_token(self) -> str | None:
@@ -166,6 +176,7 @@ class Credentials:
             host_token=answer.host_token,
             egress_token=answer.egress_token,
             epoch=answer.epoch,
+            came_at=asked_at,
             ends_at=asked_at + life_seconds(answer.host_token, answer.expires_at),
         )
 
@@ -185,6 +196,7 @@ def _read_join_token(path: Path) -> str:
     except FileNotFoundError:
         raise JoinUnavailable(f"the join file {path} is not there yet") from None
     except OSError as fault:
+        files.reclaim(path)  # the next attempt may be able to
         raise JoinUnavailable(f"the join file {path} cannot be read: {os.strerror(fault.errno or 0)}") from None
     except UnicodeDecodeError:
         raise JoinUnavailable(f"the join file {path} holds no text") from None
@@ -196,7 +208,6 @@ def _read_join_token(path: Path) -> str:
 
 
 def life_seconds(token: str, expires_at: datetime) -> float:
-        files.reclaim(path)  # the next attempt may be able to
     """How long a token lived when it was made: by its claims; where it has none, by ``expires_at`` and our own wall
     clock, unless the two make no sense together; else the life that every token of the Runtime has."""
     told = _claimed_life(token)

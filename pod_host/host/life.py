@@ -15,12 +15,13 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
-from pod_host import limits
+from pod_host import __version__, limits
 from pod_host.client import Gates, HostApi, Run, retry
 from pod_host.contract.hosting import HostJoinAnswer
 from pod_host.contract.open_points import FEATURE_FORMS
 from pod_host.contract.turn_start import TurnStart
-from pod_host.errors import ChannelClosed, ConfigurationError, ConnectRefused, RuntimeRefusal
+from pod_host.errors import ChannelClosed, ConfigurationError, ConnectRefused, RuntimeRefusal, SandboxError
+from pod_host.host import clock
 from pod_host.host.connection import Connection
 from pod_host.host.credentials import Credentials
 from pod_host.host.environment import Environments
@@ -28,6 +29,7 @@ from pod_host.host.hardening import sandbox_config
 from pod_host.host.log import get_log
 from pod_host.host.network_gate import pass_network_gate
 from pod_host.host.setup import Setup
+from pod_host.host.status import Connected, Joined, Phase, Status, StatusServer, Worker
 from pod_host.host.trust import TrustBundle, make_trust_directory
 from pod_host.host.workspace import Workspaces
 from pod_host.sandbox import Sandbox
@@ -60,11 +62,16 @@ class Host:
         self._form = 0  # of FEATURE_FORMS: the one that the Runtime takes
         self._tries = 0  # connections that did not last, in a row
         self._draining = False
+        self._started = time.monotonic()
+        self._on_the_way: Phase = "network gate"  # where it is before the first join
+        self._met: tuple[str, float] | None = None  # the Tenant that is connected to, and since when
+        self._status = StatusServer(settings.harness_dir, self.status)
         self._closing: asyncio.Task[None] | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Returns once ``stopping`` is set and everything is given back. Raises NetworkGateError, ConfigurationError
         when a directory cannot be used, SandboxError when the worker cannot start at all; nothing else ends it."""
+        await self._status.start()
         living = asyncio.create_task(self._live(), name="life")
         told = asyncio.create_task(stopping.wait(), name="shutdown")
         try:
@@ -76,6 +83,7 @@ class Host:
             told.cancel()
             living.cancel()
             await asyncio.wait({living})
+            await self._status.stop()
             await self._sandbox.stop()
             await self._api.close()
             await self._gates.close()
@@ -90,7 +98,9 @@ class Host:
             log.warning(
                 "gate.off", reason="POD_HOST_NETWORK_GATE is off: nothing proves that a network policy is in force"
             )
+        self._on_the_way = "worker"
         await self._start_worker()
+        self._on_the_way = "joining"
         renewing = asyncio.create_task(_for_good(self._credentials.keep_fresh), name="renewals")
         try:
             await _for_good(self._connect_once)
@@ -122,7 +132,7 @@ class Host:
                 if await self._serve(connection):
                     return  # another form of hello, on a new connection, at once
             finally:
-                self._connection = None
+                self._connection = self._met = None
                 await connection.close("reconnecting")
             if time.monotonic() - connected_at >= limits.RECONNECT_RESET_SECONDS:
                 self._tries = 0
@@ -152,6 +162,7 @@ class Host:
             self._form = (self._form + 1) % len(FEATURE_FORMS)  # past the last, it was not the form: from the start
             return self._form != 0
         log.info("channel.connected", tenantId=hello.tenant_id, features=features, renewEveryMs=hello.renew_every_ms)
+        self._met = hello.tenant_id, time.monotonic()
         reason = await connection.serve(hello, self._new_turn, self._setup.settle)
         (log.info if self._draining else log.warning)("channel.closed", reason=reason)
         return False
@@ -167,6 +178,56 @@ class Host:
             files=self._files,
             notes=[note] if note else [],
             tracing=self._tracing,
+        )
+
+    # --- how it is ----------------------------------------------------------------------------------------------------
+
+    async def status(self) -> Status:
+        """All of the host's state that others may see, put together here alone."""
+        held, now = self._credentials.held, clock.boottime()
+        return Status(
+            version=__version__,
+            sandbox_id=self._settings.sandbox_id,
+            pod_uid=self._settings.pod_uid,
+            harness_id=self._settings.harness_id,
+            phase=self._phase,
+            up_seconds=time.monotonic() - self._started,
+            joined=held
+            and Joined(
+                epoch=held.epoch,
+                last_renewal=now - held.came_at,
+                next_renewal=self._credentials.due - now,
+                token_life=held.ends_at - now,
+            ),
+            connected=self._met and Connected(tenant_id=self._met[0], seconds=time.monotonic() - self._met[1]),
+            runs=self._connection.held_runs if self._connection else (),
+            slots=self._settings.slots,
+            worker=await self._worker_status(),
+            setup_note=self._setup.note,
+        )
+
+    @property
+    def _phase(self) -> Phase:
+        if self._draining:
+            return "draining"
+        if self._met is not None:
+            return "connected"
+        return "connecting" if self._credentials.held else self._on_the_way
+
+    async def _worker_status(self) -> Worker:
+        try:
+            async with asyncio.timeout(limits.STATUS_WORKER_SECONDS):
+                report = await self._sandbox.report()
+        except (SandboxError, TimeoutError):
+            return Worker(alive=False)
+        if not report.alive:
+            return Worker(alive=False)
+        return Worker(
+            alive=True,
+            pid=report.pid,
+            landlock_abi=report.abi,
+            holds=tuple(sorted(self._sandbox.confinement.held)),
+            processes=len(report.processes) + report.more,
         )
 
     # --- what the credentials tell --------------------------------------------------------------------------------------
