@@ -57,26 +57,17 @@ class Machine:
 
     def run(self, *command: str, check: bool = True, seconds: float = 60.0, stdin: str | None = None) -> str:
         """The command's stdout. Raises AssertionError with what it said."""
-        done = subprocess.run(
-            command,
-            env=self._environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            errors="replace",
-        )
-        assert done.returncode == 0 or not check, (
-            f"{' '.join(command)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        )
-        return done.stdout
+        code, out, err = self.outcome(*command, seconds=seconds, stdin=stdin)
+        assert code == 0 or not check, f"{' '.join(command)}: {code}\n{out}\n{err}"
+        return out
 
-    def outcome(self, *command: str, seconds: float = 60.0) -> tuple[int, str, str]:
+    def outcome(self, *command: str, seconds: float = 60.0, stdin: str | None = None) -> tuple[int, str, str]:
         """Exit code, stdout, stderr."""
         done = subprocess.run(
             command,
             cwd=self.storage,
             env=self._environment,
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=seconds,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def test_nothing_joins_before_the_policy_is_in_force(cluster: Cluster) -> None:
     pod = cluster.pod()
     pod.wait_for("gate.open")
     assert runtime.host == {"joined": False, "connected": False, "epoch": 0, "podUid": None}
-    assert list((cluster.volume.path("harness")).iterdir()) == []
+    assert not (cluster.volume.path("harness") / "volume-id").exists()
+    assert json.loads(pod.exec("pod-host", "status", "--json", check=False))["phase"] == "network gate"
     cluster.network.apply(cluster.policy)
     runtime.wait_for_host(pod)
     assert pod.state["RestartCount"] == 0
@@ -59,6 +61,24 @@ def test_a_pod_joins_behind_its_policy_and_takes_a_turn(cluster: Cluster) -> Non
     changed = [line.split()[1] for line in cluster.machine.podman("diff", pod.name).splitlines()]
     mounts = ("/workspace", "/harness", "/tmp", "/skills", "/run", "/etc", "/dev", "/proc", "/sys")
     assert [path for path in changed if not path.startswith(mounts)] == []
+
+
+def test_status_answers_people_and_no_command(cluster: Cluster) -> None:
+    runtime = cluster.runtime()
+    pod = cluster.pod()
+    runtime.wait_for_host(pod)
+    session = runtime.session()
+    runtime.north(f"sessions/{session}/messages", {"input": LONG})
+    until((cluster.volume.path("workspace") / "begun").exists, "the turn's command")
+    told = json.loads(pod.exec("pod-host", "status", "--json"))
+    assert (told["podUid"], told["sandboxId"]) == (pod.uid, "pod-host-dev")
+    assert (told["phase"], told["joined"]["epoch"], told["worker"]["alive"]) == ("connected", 1, True)
+    assert len(told["runs"]) == 1
+    assert "worker     alive" in pod.exec("pod-host", "status")
+    answer = runtime.bash(runtime.session(), "pod-host status; cat /harness/status.cookie")
+    assert answer["exitCode"] != 0
+    assert answer["stdout"] == ""
+    assert "/harness is not readable" in answer["stderr"]
 
 
 def test_a_killed_host_is_started_again_and_its_turn_goes_on(cluster: Cluster) -> None:
