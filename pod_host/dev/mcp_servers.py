@@ -126,7 +126,7 @@ class McpServers:
         try:
             answer = await connection.ask(ask)
         except McpFailed as failed:
-            if not (was_open and not failed.sent):
+            if not was_open or failed.sent or failed.code in _BY_STATUS.values():
                 raise _shown(failed, connection.secrets) from None
             await self.close(*key)
             connection = self._connections[key] = self._open(server)
@@ -155,6 +155,8 @@ class _Connection:
         self.secrets = frozenset(secrets)
         self._name = str(server["name"])
         self._opening = Attempt()
+        self._one_stream = server.get("type") == "sse"  # a fault of one request ends all
+        self._broken = False
         self._closing = asyncio.Event()
         self._used = asyncio.Event()
         self._asking = 0
@@ -164,7 +166,7 @@ class _Connection:
 
     @property
     def usable(self) -> bool:
-        return not self._holding.done() and not self._closing.is_set()
+        return not (self._broken or self._holding.done() or self._closing.is_set())
 
     async def ask(self, ask: Ask[T]) -> T:
         """Raises McpFailed."""
@@ -174,6 +176,8 @@ class _Connection:
         finally:
             self._asking -= 1
             self._used.set()
+            if self._broken and not self._asking:
+                self._closing.set()
 
     async def close(self) -> None:
         self._closing.set()
@@ -182,10 +186,17 @@ class _Connection:
         await asyncio.gather(self._holding, return_exceptions=True)
 
     async def _session(self) -> ClientSession:
-        either: set[asyncio.Future[Any]] = {self._ready, self._holding}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        waited: set[asyncio.Future[Any]] = {self._ready, self._holding}
+        if self._one_stream:  # it would go on waiting for an answer to a request that was refused
+            waited.add(asyncio.ensure_future(self._opening.failed.wait()))
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waited - {self._ready, self._holding}:
+            wait.cancel()
         if self._ready.done():
             return self._ready.result()
+        if not self._holding.done():
+            self._holding.cancel()
+            await asyncio.wait({self._holding})
         fault = None if self._holding.cancelled() else self._holding.exception()
         raise self._failed(self._opening, fault, before=True)
 
@@ -197,10 +208,8 @@ class _Connection:
         try:
             async with asyncio.timeout(CALL_SECONDS):
                 await asyncio.wait({asking, failing, self._holding}, return_when=asyncio.FIRST_COMPLETED)
-                if (
-                    not asking.done() and not self._holding.done()
-                ):  # HTTP failed; the protocol's own word of it may come
-                    await asyncio.wait({asking, self._holding}, timeout=CLOSE_SECONDS)
+                if attempt.failed.is_set() and not self._one_stream:  # the protocol's own word of it comes
+                    await asyncio.wait({asking, self._holding}, return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
                 return asking.result()
             raise self._failed(attempt, None)
@@ -216,7 +225,9 @@ class _Connection:
     async def _hold(self, transport: Any, idle_seconds: float) -> None:
         ATTEMPT.set(self._opening)
         info = mcp_types.Implementation(name="pod-host-dev", version=__version__)
-        async with asyncio.timeout(OPEN_SECONDS) as opening, Client(transport, cache=None, client_info=info) as client:
+        mode = "legacy" if self._one_stream else "auto"  # the older transport has the older handshake alone
+        client = Client(transport, cache=None, client_info=info, mode=mode)
+        async with asyncio.timeout(OPEN_SECONDS) as opening, client:
             opening.reschedule(None)
             self._ready.set_result(client.session)
             await self._until_idle(idle_seconds)
@@ -237,8 +248,10 @@ class _Connection:
     def _failed(self, attempt: Attempt, fault: BaseException | None, *, before: bool = False) -> McpFailed:
         """What went wrong, as the gate tells it. ``before``: the connection was not there yet, so nothing was asked."""
         at = f"MCP server {self._name}"
-        if isinstance(fault, McpFailed):
-            return fault
+        no_answer = isinstance(fault, MCPError) and fault.code in _NO_ANSWER
+        self._broken |= self._one_stream and (attempt.failed.is_set() or no_answer)
+        if no_answer and not attempt.begun:
+            return McpFailed("mcp.unreachable", f"{at} cannot be reached: the connection is gone", sent=False)
         if attempt.too_large:
             return McpFailed("mcp.too-large", f"{at}: the answer is too large", sent=True)
         if attempt.status in _BY_STATUS:
@@ -254,7 +267,7 @@ class _Connection:
         if before:
             told = _told(fault) if fault else "it did not answer in time"
             return McpFailed("mcp.unreachable", f"{at} cannot be reached: {told}", sent=False)
-        if isinstance(fault, MCPError) and fault.code not in _NO_ANSWER:
+        if isinstance(fault, MCPError) and not no_answer:
             return McpFailed("mcp.error", f"{at}: {fault.message}", sent=True, number=fault.code)
         if isinstance(fault, ValidationError):
             return McpFailed("mcp.error", f"{at}: its answer is not what MCP says", sent=True)

@@ -24,9 +24,10 @@ _GONE: Final = 599  # a status of ours: no answer came
 
 @dataclass
 class Attempt:
-    """What HTTP saw of one MCP request. ``status``: of the last answer, when it was a refusal. ``failed``: set with it,
-    or when no answer came."""
+    """What HTTP saw of one MCP request. ``begun``: it came to HTTP at all. ``status``: of the last answer, when it was a
+    refusal. ``failed``: set with it, or when no answer came."""
 
+    begun: bool = False
     status: int | None = None
     fault: Exception | None = None
     too_large: bool = False
@@ -85,6 +86,7 @@ class _Watched(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         attempt = ATTEMPT.get() or Attempt()
+        attempt.begun = True
         try:
             response = await self._inner.handle_async_request(request)
             if response.status_code >= 400:
