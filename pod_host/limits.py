@@ -56,6 +56,8 @@ DRAIN_MOST_SECONDS: Final = 1.0  # … or when a child that lives on never stops
 KILL_MOST_SECONDS: Final = 10.0  # a tree that cannot be killed (it hangs in the kernel) is answered for after so long
 SPOOL_STREAM_BYTES: Final = 64 * MIB  # whole outputs kept for the model to read on: one stream
 SPOOL_TOTAL_BYTES: Final = 256 * MIB  # and all of them; the oldest go first
+COMMAND_TASKS: Final = 2000  # processes and threads of one command: what has more is a fork bomb, and is ended
+COMMAND_NICE: Final = 5  # so much less urgent than host and worker are commands
 PROCESSES_NAMED: Final = 50  # of what lives on after a command, or in the sandbox: the others are counted
 ARGUMENT_BYTES: Final = 100_000  # a longer script reaches bash by a descriptor: one argument ends at 128 KiB
 READ_LINES: Final = 2000
@@ -70,6 +72,13 @@ GLOB_SHOWN: Final = 500
 GLOB_FILES: Final = 20_000  # matches after which the walk ends
 GLOB_PATTERNS: Final = 1000  # that the braces of one pattern may stand for
 SEARCH_SECONDS: Final = 60.0  # grep and glob
+
+# --- Relay ---------------------------------------------------------------------------------------------------------------
+RELAY_BACKLOG: Final = 128  # clients that wait while a relay that died is replaced
+RELAY_START_SECONDS: Final = 30.0  # from exec to its first word, on a machine that has other things to do
+RELAY_BACKOFF_FIRST_SECONDS: Final = 0.1  # after a death, doubled up to
+RELAY_BACKOFF_MOST_SECONDS: Final = 5.0
+RELAY_BACKOFF_RESET_SECONDS: Final = 10.0  # alive for so long: the next death is a new one
 
 # --- Runtime limits (section 3, `limits`): used for a member that TurnStart leaves out -----------------------------------
 RECORD_ENTRY_BYTES: Final = 960 * KIB
@@ -110,6 +119,7 @@ ARTIFACT_PAGE_BYTES: Final = 32 * KIB  # of text that read_artifact gives at onc
 RESULT_INLINE_BYTES: Final = 32 * KIB  # of an MCP or HTTP tool's result, as JSON: what is longer is stored (5b)
 RESULT_PREVIEW_BYTES: Final = 5 * KIB  # of one that was stored: four parts of its beginning, one of its end
 RESULT_SMALL_BYTES: Final = 1 * KIB  # a text so short is never stored: what would stand for it is as long
+RESULT_DEPTH: Final = 200  # levels of an MCP or HTTP result: whoever encodes it later must not run out of stack
 RESULT_PARTS: Final = 32  # of one result that are stored each by itself
 INLINE_FILE_BYTES: Final = 128 * KIB  # of one text file of a message, in the prompt; read_artifact reads the rest
 INLINE_FILES_BYTES: Final = 512 * KIB  # … and of all of one message

@@ -80,10 +80,9 @@ class ArtifactTools:
         """What the prompt says of artifacts."""
         lines = [
             "# Artifacts",
-            "- Artifacts are files kept with the conversation, in versions; people can open them. read_artifact reads one,"
+            "- Artifacts are files kept with the conversation, in versions, which people can open. read_artifact reads one,"
             " save_artifact stores one.",
-            "- A result or file with truncated or an artifact's id beside a preview is longer than shown: read_artifact"
-            " gives the rest.",
+            "- What is too long to show comes as a preview with an artifact's id: read_artifact reads all of it.",
         ]
         if self.outputs is not None:
             lines.append(

@@ -28,6 +28,22 @@ async def json_text(value: Json) -> bytes:
     return b"".join(pieces)
 
 
+def is_deep(value: Json, most: int) -> bool:
+    """Whether ``value`` is nested more than ``most`` levels deep."""
+    level = [value]
+    for _ in range(most + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
 async def base64_bytes(text: str) -> bytes | None:
     """The bytes that ``text`` stands for, line breaks and a missing padding forgiven; None when it is no base64."""
     plain = _SPACE.sub("", text).rstrip("=")

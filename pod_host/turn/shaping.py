@@ -17,10 +17,10 @@ from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.model_call import input_kind
 from pod_host.turn.artifacts import ArtifactRefused, Artifacts, Content, artifact_key
 from pod_host.turn.media_types import OTHER, suffix_of
-from pod_host.turn.pieces import base64_bytes, json_text, sha256_of
+from pod_host.turn.pieces import base64_bytes, is_deep, json_text, sha256_of
 from pod_host.turn.previews import preview
 from pod_host.turn.projection import Reader
-from pod_host.turn.results import fit
+from pod_host.turn.results import failure, fit
 from pod_host.turn.text import readable
 
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(\s*;[ -~]*)?")
@@ -42,6 +42,10 @@ class Shaper:
         kind = value.get("kind") if isinstance(value, dict) else None
         if kind in ("failed", "denied"):
             return fit(value, most)
+        if is_deep(value, limits.RESULT_DEPTH):
+            return failure(
+                "tool.result-too-large", f"The result is nested more than {limits.RESULT_DEPTH} levels deep."
+            )
         completed = kind == "completed" and "output" in value
         outcome = value if completed else {"kind": "completed", "output": value}
         call = _Call(self.artifacts, self.reader, effect_id, tool_name, most)

@@ -26,7 +26,7 @@ class SkillUnavailable(PodHostError):
 
 
 class FileCache:
-    """Files by their hash, shared by a host's turns; bounded in bytes, the least recently used go first."""
+    """Bytes by a name that tells their version, shared by a host's turns; bounded, the least recently used go first."""
 
     def __init__(self, most_bytes: int = limits.SKILL_CACHE_BYTES) -> None:
         self._most = most_bytes

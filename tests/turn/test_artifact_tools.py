@@ -220,3 +220,14 @@ async def test_a_worker_that_dies_fails_the_call_alone() -> None:
 
     (result,) = await results(("save_artifact", {"path": "log"}), store=ArtifactStore(), sandbox=Dying())
     assert result["code"] == "sandbox.error"
+
+
+async def test_the_prompt_says_what_artifacts_can_do_and_what_is_saved_by_itself() -> None:
+    prompts: list[str] = []
+    for sandbox in (Sandbox(), None):
+        runtime = Runtime(
+            script(text("Hi")), at_gate=lambda call: prompts.append(call["prompt"][0]["content"][0]["text"])
+        )
+        await runtime.turn(sandbox).run()
+    assert all("read_artifact reads one, save_artifact stores one." in prompt for prompt in prompts)
+    assert ["/workspace/outputs" in prompt for prompt in prompts] == [True, False]

@@ -219,6 +219,16 @@ async def test_a_failure_over_the_cap_is_cut_with_a_note() -> None:
     assert json_bytes(result) <= limits.RESULT_INLINE_BYTES
 
 
+async def test_a_result_that_no_prompt_could_hold_fails_and_not_the_turn() -> None:
+    for levels, kept in ((150, True), (250, False), (20_000, False)):
+        nested: Json = 1
+        for _ in range(levels):
+            nested = {"a": [nested]} if levels % 2 else [nested]
+        result = await shaped(done(nested))
+        assert (result.get("code") is None) == kept
+        assert kept or "levels deep" in result["message"]
+
+
 async def test_a_result_of_many_megabytes_is_sent_in_pieces_while_the_loop_goes_on() -> None:
     ticks = 0
 

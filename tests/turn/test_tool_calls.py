@@ -36,7 +36,8 @@ async def test_an_unknown_tool_is_answered_with_the_names_there_are_and_is_no_ef
             "toolName": "python",
             "kind": "failed",
             "code": "tool.unknown",
-            "message": "There is no tool named python. There are: bash, read, write, edit, grep, glob, read_artifact, save_artifact",
+            "message": "There is no tool named python. There are: bash, read, write, edit, grep, glob, read_artifact,"
+            " save_artifact",
         }
     ]
     assert [key for key in runtime.journal if ":tool:" in key] == []
