@@ -232,7 +232,8 @@ class Runtime:
         elif row.status in ("pending", "uncertain"):
             row.status = self.hold(intent) or "invoking"
         elif row.status == "invoking":
-            if row.owner != self.owner and intent["kind"] == "tool":
+            at_a_gate = intent["kind"] == "model" or intent["target"]["kind"] in ("mcp", "http")
+            if row.owner != self.owner and not at_a_gate:
                 row.status, row.outcome = "completed", {"value": _failed("tool.interrupted", "A crash cut it off")}
             row.owner = self.owner
             row.executed += 1

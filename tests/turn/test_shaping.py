@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -12,20 +13,28 @@ from hypothesis import strategies as st
 
 from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
+from pod_host.contract.effects import McpTarget
 from pod_host.contract.encoding import encode
 from pod_host.errors import RuntimeRefusal
+from pod_host.turn import Reported
 from pod_host.turn.artifacts import Artifacts
+from pod_host.turn.journal import Execution, Fate, Known
 from pod_host.turn.projection import Reader
 from pod_host.turn.requests import Requests
 from pod_host.turn.results import fit, json_bytes, share_bytes
 from pod_host.turn.shaping import Shaper
 from pod_host.turn.stop import IN_HAND, Stop
+from pod_host.turn.toolset import Tool
+from pod_host.turn.turn import Turn
 from tests.turn.artifact_store import ArtifactStore
-from tests.turn.double import Runtime, text
+from tests.turn.double import Runtime, calls, script, text
 from tests.turn.json_values import values
+from tests.turn.sandbox_double import Sandbox
+from tests.turn.test_replay import until_killed
 
 SEES = Reader("t", frozenset({"text", "image"}))
 BLIND = Reader("t", frozenset({"text"}))
+MODEL: JsonObject = {"provider": "p", "id": "m", "inputs": ["text", "image"]}
 EFFECT = "turn_1:0:tool:step-1/0"
 
 
@@ -246,6 +255,66 @@ async def test_a_result_of_many_megabytes_is_sent_in_pieces_while_the_loop_goes_
     assert store.named("docs__search-result.json").data == encode(rows)
     assert store.largest <= limits.ARTIFACT_RANGE_BYTES
     assert ticks > 10
+
+
+BOTH = done([{"type": "text", "text": "t" * 100_000}, image(b"i" * 3000), {"type": "text", "text": "short"}])
+
+
+class Server:
+    """A provider of one MCP tool, whose gate answers a call that is sent again with the same bytes."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+
+    def tools(self) -> Iterable[Tool]:
+        yield Tool(
+            name="docs__search",
+            description="",
+            input_schema={"type": "object"},
+            target=McpTarget(kind="mcp", server="docs", tool="search"),
+            parallel=True,
+            check=lambda arguments: (),
+            run=self.run,
+        )
+
+    async def run(self, arguments: JsonObject, execution: Execution) -> Fate:
+        self.ran += 1
+        return Known(BOTH)
+
+
+def searching() -> Runtime:
+    answers = script(calls(("docs__search", {"q": 1}), ("docs__search", {"q": 2})), text("Done."))
+    return Runtime(answers, artifacts=ArtifactStore(chunk_bytes=40_000), limits={"chunkBytes": 40_000})
+
+
+@pytest.mark.parametrize("at", range(60))
+async def test_a_call_cut_off_at_any_point_is_shaped_alike_and_stored_once(
+    at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server()
+    monkeypatch.setattr(Turn, "_providers", lambda turn, workspace: iter([server]))
+    runtime = searching()
+    await until_killed(runtime, Sandbox(), at, model=MODEL)
+    if not runtime.outputs:
+        runtime.artifacts.uploads.clear()  # they ended with the run
+        assert await runtime.turn(Sandbox(), model=MODEL).run() == Reported("completed")
+    results = runtime.transcript[2]["results"]
+    for result in results:
+        first, second, third = result["output"]
+        stored = [runtime.artifacts.versions[part["artifactId"]] for part in (first, second)]
+        assert [len(versions) for versions in stored] == [1, 1]
+        assert [versions[0].data for versions in stored] == [b"t" * 100_000, b"i" * 3000]
+        assert result["files"][0]["reference"]["artifactId"] == second["artifactId"]
+        assert third == {"type": "text", "text": "short"}
+    assert len(runtime.artifacts.versions) == 4, "each call's two parts, once"
+    assert server.ran <= 4
+
+
+async def test_the_points_are_fewer_than_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Turn, "_providers", lambda turn, workspace: iter([Server()]))
+    runtime = searching()
+    assert await runtime.turn(Sandbox(world=runtime.world), model=MODEL).run() == Reported("completed")
+    assert 30 < len(runtime.world.points) <= 60
 
 
 parts = st.one_of(
