@@ -18,7 +18,8 @@ RUN sh /tmp/system.sh && rm /tmp/system.sh
 # --- what is needed to build, and stays here ------------------------------------------------------------------------------
 FROM system AS tools
 ARG SOURCE_DATE_EPOCH
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYTHONDONTWRITEBYTECODE=1
+# pip trusts what the system trusts: behind a proxy that intercepts TLS the base, or a mount of the build, brings its root.
+ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYTHONDONTWRITEBYTECODE=1
 # The system's package list is kept as it is in the final image: the SBOM speaks of that one.
 RUN set -eu; \
     cp /var/lib/dpkg/status /tmp/status; \
