@@ -36,7 +36,7 @@ class RawResult:
     """``exit_code`` is what a caller is told: the shell's own, 128 + ``signal`` when one ended it, 124 after a timeout,
     130 after an abort. ``survivors`` are what the command left running, the first ``limits.PROCESSES_NAMED`` of them, and
     ``more_survivors`` counts the others. ``killed_by`` says in words what ended it when it was not its own doing and no
-    timeout or abort: the kernel's out-of-memory kill, the death of the process that starts commands."""
+    timeout or abort: the kernel's out-of-memory kill, too many processes. ``notices`` are sentences on what else happened."""
 
     exit_code: int
     signal: int | None = None
@@ -49,3 +49,4 @@ class RawResult:
     more_survivors: int = 0
     duration_ms: int = 0
     killed_by: str | None = None
+    notices: tuple[str, ...] = ()

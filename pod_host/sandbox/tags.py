@@ -128,6 +128,12 @@ def parent_of(pid: int) -> int | None:
     return int(fields[1]) if fields else None
 
 
+def threads_of(pid: int) -> int:
+    """0 when it is gone."""
+    fields = _stat(pid)
+    return int(fields[17]) if fields else 0
+
+
 def is_zombie(pid: int) -> bool:
     fields = _stat(pid)
     return fields is None or fields[0] in (b"Z", b"X")

@@ -118,6 +118,27 @@ async def box(make_box: Callable[..., Any]) -> Box:
     return made
 
 
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A memory cgroup of 64 MiB, version 1 or 2."""
+    for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        group = Path(root, f"pod-host-test-{os.getpid()}")
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / limit).write_text(str(64 << 20))
+            yield group
+        except OSError:
+            continue
+        else:
+            return
+        finally:
+            group.rmdir()
+    pytest.skip("no memory cgroup that we may make")
+
+
 def processes_of(pid: int) -> dict[int, str]:
     """The children of a process and the state of each."""
     found = {}

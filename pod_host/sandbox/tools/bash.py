@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pod_host.limits import STREAM_CHARACTERS
@@ -26,7 +27,7 @@ def shape_bash(raw: RawResult) -> Completed:
     output: dict[str, Json] = {
         "exitCode": raw.exit_code,
         "stdout": stdout,
-        "stderr": _with_sentence(stderr, _how_it_ended(raw)),
+        "stderr": _with_sentences(stderr, [*_how_it_ended(raw), *raw.notices]),
     }
     if stdout_cut or stderr_cut:
         output["truncated"] = True
@@ -63,16 +64,17 @@ def _shown(stream: StreamCapture) -> tuple[str, bool]:
     return f"{head}\n… [{omitted} characters omitted] …\n{tail}", True
 
 
-def _how_it_ended(raw: RawResult) -> str | None:
+def _how_it_ended(raw: RawResult) -> Iterator[str]:
     """A sentence for an end that was not the command's own."""
-    if raw.timed_out:
-        return f"Command timed out after {raw.timeout_seconds:g}s and was killed."
-    if raw.aborted:
-        return "Command was aborted and killed."
     by = f" ({raw.killed_by})" if raw.killed_by is not None else ""
-    if raw.signal is not None:
-        return f"Command was ended by {_signal_name(raw.signal)}{by}."
-    return f"Command was killed{by}." if by else None
+    if raw.timed_out:
+        yield f"Command timed out after {raw.timeout_seconds:g}s and was killed."
+    elif raw.aborted:
+        yield "Command was aborted and killed."
+    elif raw.signal is not None:
+        yield f"Command was ended by {_signal_name(raw.signal)}{by}."
+    elif by:
+        yield f"Command was killed{by}."
 
 
 def _signal_name(number: int) -> str:
@@ -82,7 +84,8 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _with_sentence(stderr: str, sentence: str | None) -> str:
-    if sentence is None:
-        return stderr
-    return f"{stderr}{'' if not stderr or stderr.endswith(chr(10)) else chr(10)}{sentence}"
+def _with_sentences(stderr: str, sentences: Sequence[str]) -> str:
+    """Each on a line of its own."""
+    for sentence in sentences:
+        stderr += f"{'' if not stderr or stderr.endswith(chr(10)) else chr(10)}{sentence}"
+    return stderr

@@ -12,6 +12,7 @@ from pod_host import limits
 from pod_host.sandbox.raw import Living, RawResult
 from pod_host.sandbox.tags import STRAY, Sweep, command_line, is_zombie, look, signal_all
 from pod_host.sandbox.worker.capture import Capture, Pipe, two_pipes
+from pod_host.sandbox.worker.census import Census
 from pod_host.sandbox.worker.loop import Loop, Timer
 from pod_host.sandbox.worker.memory import OutOfMemory
 from pod_host.sandbox.worker.ports import listening_ports
@@ -21,6 +22,7 @@ from pod_host.sandbox.worker.spool import Spool
 from pod_host.sandbox.worker.zygote import Program
 
 _SWEEP_SECONDS: Final = 0.002  # between two passes over the tree while it dies
+_EXIT_CODES: Final = {"timeout": 124, "abort": 130, "tasks": 128 + signal.SIGKILL}
 _JUST_LOOK: Final = 0  # the signal that is none
 _GRACE_LOOK_SECONDS: Final = 0.02  # between two looks whether SIGTERM was enough
 _DISCARD_BYTES: Final = 1024 * 1024  # of what a survivor writes later, at once …
@@ -36,7 +38,10 @@ class Machinery:
         self.spool = spool
         self.shell = shell
         self.out_of_memory = OutOfMemory()
+        self.census = Census(loop, living=self._living, too_many=self._too_many, counted=self.out_of_memory.look)
         self.sessions: dict[int, str] = {}  # whose each number is, while a process of it may live
+        self.running: dict[int, RunningCommand] = {}  # by number, those that were not answered for
+        self._notices: dict[str, list[str]] = {}  # by session, for the next result of it
         self._ended: set[int] = set()  # numbers whose command was answered for, perhaps with survivors
         self._root = os.getpid()
         self._children = f"/proc/self/task/{self._root}/children"
@@ -78,6 +83,27 @@ class Machinery:
     def signal(self, whose: Callable[[int], bool], number: int) -> tuple[int, bool]:
         return signal_all(self.spawner.space, self._root, whose, number)
 
+    def take_notices(self, session: str) -> tuple[str, ...]:
+        return tuple(self._notices.pop(session, ()))
+
+    def _too_many(self, number: int) -> None:
+        if number in self.running:
+            self.running[number].kill("tasks")
+            return
+        session = self.sessions.get(number)
+        if session is not None:
+            notices = self._notices.setdefault(session, [])
+            notices.append(f"What an earlier command had left running was killed ({self.too_many_tasks}).")
+        self._end_tree(number, Sweep())
+
+    def _end_tree(self, number: int, tree: Sweep) -> None:
+        if not tree.saw(*self.signal(lambda whose: whose == number, signal.SIGKILL)):
+            self.loop.later(_SWEEP_SECONDS, lambda: self._end_tree(number, tree))
+
+    @property
+    def too_many_tasks(self) -> str:
+        return f"it had more than {self.census.most} processes and threads"
+
 
 def describe(pids: Sequence[int]) -> tuple[Living, ...]:
     ports = listening_ports(pids)
@@ -106,6 +132,7 @@ class RunningCommand:
         out, stdout, err, stderr = two_pipes()
         self._number, tag = machinery.spawner.next_tag()
         machinery.sessions[self._number] = session
+        self._session = session
         name = f"{time.time_ns():x}-{self._number}"
         self._stdout = Capture(machinery.spool, f"{name}-stdout")
         self._stderr = Capture(machinery.spool, f"{name}-stderr")
@@ -113,7 +140,7 @@ class RunningCommand:
         for pipe, capture in zip(self._pipes, (self._stdout, self._stderr), strict=True):
             self._watch(pipe, capture)
         self._status: int | None = None
-        self._kill_reason: str | None = None  # "timeout" or "abort" once the tree is to end
+        self._kill_reason: str | None = None  # "timeout", "abort" or "tasks" once the tree is to end
         self._tree_ended = False
         self._tree = Sweep()
         self._hard = False  # the grace is over: SIGKILL
@@ -131,6 +158,8 @@ class RunningCommand:
             failed=self._failed,
             ended=self._ended,
         )
+        machinery.running[self._number] = self
+        machinery.census.begin()
         machinery.spawner.spawn(self._spawn)
 
     def _watch(self, pipe: Pipe, capture: Capture) -> None:
@@ -182,16 +211,20 @@ class RunningCommand:
     # --- the end of the tree ----------------------------------------------------------------------------------------
 
     def kill(self, reason: str) -> None:
-        """SIGTERM to the whole tree, then SIGKILL until nothing of it is left. ``reason``: "timeout" or "abort"."""
+        """SIGTERM to the whole tree, then SIGKILL until nothing of it is left. ``reason``: "timeout", "abort" or "tasks":
+        what has too many processes gets no grace, in which it would make more."""
         if self._done is None or self._kill_reason is not None:
             return
         self._kill_reason = reason
         if self._all.spawner.withdraw(self._spawn):
             self._answer()
             return
-        self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)  # the stopped ones too shall have their grace
-        self._later(limits.KILL_GRACE_SECONDS, self._harden)
+        if reason == "tasks":
+            self._harden()
+        else:
+            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)  # the stopped ones too shall have their grace
+            self._later(limits.KILL_GRACE_SECONDS, self._harden)
         self._later(limits.KILL_MOST_SECONDS, self._give_up)
         self._sweep()
 
@@ -224,6 +257,7 @@ class RunningCommand:
         done, self._done = self._done, None
         if done is None:
             return
+        self._all.running.pop(self._number, None)
         for timer in self._timers:
             timer.cancel()
         self._let_go_of_pipes()
@@ -232,9 +266,7 @@ class RunningCommand:
             done(failure)
             return
         exit_code, by_signal = self._exit()
-        killed_by = None
-        if exit_code == 128 + signal.SIGKILL and self._kill_reason is None and self._all.out_of_memory.struck():
-            killed_by = "the kernel, out of memory"
+        killed_by, notices = self._why(exit_code)
         done(
             RawResult(
                 exit_code=exit_code,
@@ -248,15 +280,26 @@ class RunningCommand:
                 more_survivors=more_survivors,
                 duration_ms=round((time.monotonic() - self._began) * 1000),
                 killed_by=killed_by,
+                notices=(*notices, *self._all.take_notices(self._session)),
             )
         )
 
     def _exit(self) -> tuple[int, int | None]:
         by_signal = os.WTERMSIG(self._status) if self._status is not None and os.WIFSIGNALED(self._status) else None
         if self._kill_reason is not None:
-            return (124 if self._kill_reason == "timeout" else 130), by_signal
+            return _EXIT_CODES[self._kill_reason], by_signal
         assert self._status is not None
         return (128 + by_signal if by_signal else os.WEXITSTATUS(self._status)), by_signal
+
+    def _why(self, exit_code: int) -> tuple[str | None, tuple[str, ...]]:
+        """What killed it, and a notice, where it was not its own doing."""
+        if self._kill_reason == "tasks":
+            return self._all.too_many_tasks, ()
+        if self._kill_reason is None and exit_code and self._all.out_of_memory.struck_since(self._began):
+            if exit_code == 128 + signal.SIGKILL:
+                return "the kernel, out of memory", ()
+            return None, ("While it ran, the kernel killed a process because memory had run out.",)
+        return None, ()
 
     def _let_go_of_pipes(self) -> None:
         """What still holds them goes on: its later writes are read and thrown away, so that they neither block nor

@@ -63,7 +63,7 @@ class Worker:
         # Threads before the zygote: its filter names them.
         threads = Threads(_FILE_THREADS, self._loop.from_thread)
         abi = started.confinement.abi
-        domain = Domain(abi, started.confinement.seccomp, settings.read_only(), settings.written())
+        domain = Domain(abi, started.confinement.seccomp, settings.read_only(), settings.written(), started.descriptors)
         spawner = Spawner(self._loop, started.space, domain, self._protected)
         machinery = Machinery(self._loop, spawner, Spool(settings.spool), Shell.of_this_image())
         self._machinery = machinery

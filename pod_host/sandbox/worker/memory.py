@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Final
 
 # Our own cgroup's (in a container it is mounted as the root), as v2 and as v1 name it, and the whole machine's.
@@ -10,13 +11,21 @@ _COUNTERS: Final = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memor
 
 
 class OutOfMemory:
+    """To be asked now and then: a strike counts as of the time when it was first seen."""
+
     def __init__(self) -> None:
         self._last = self._count()
+        self._seen_at = float("-inf")  # monotonic
 
-    def struck(self) -> bool:
-        """Whether it killed since it was last asked for."""
+    def look(self) -> None:
         last, self._last = self._last, self._count()
-        return self._last > last
+        if self._last > last:
+            self._seen_at = time.monotonic()
+
+    def struck_since(self, moment: float) -> bool:
+        """Whether it killed after ``moment`` (monotonic)."""
+        self.look()
+        return self._seen_at >= moment
 
     @staticmethod
     def _count() -> int:

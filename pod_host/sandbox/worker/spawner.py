@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from pod_host.sandbox.worker.zygote import PID, Domain, Program, fork_zygote, se
 
 _SPAWN_SECONDS: Final = 5.0  # without a pid for so long: somebody stopped the zygote
 _GIVE_UP_SECONDS: Final = 15.0  # a command can kill the zygote, and would have to meet each new one for so long
+_AGAIN_SECONDS: Final = 0.1
 _AT_ONCE: Final = 8  # requests in the zygote's socket: the kernel bounds descriptors in flight
 _STATUS_BYTES: Final = 4096
 
@@ -124,8 +126,7 @@ class Spawner:
             channel = self._ensure_zygote()
             request.status, theirs = os.pipe2(os.O_CLOEXEC)
         except OSError as error:  # no process or no descriptor to be had: a command of ours took them all
-            self._settle(request)
-            request.failed(f"Could not start a process: {error.strerror}.")
+            self._refuse(request, "start a process", error.errno or 0)
             return
         os.set_blocking(request.status, False)
         request.zygote = self.zygote_pid or 0
@@ -176,6 +177,15 @@ class Spawner:
     def _refused(self, request: Spawn) -> None:
         (code,) = PID.unpack(request.told[PID.size : 2 * PID.size].ljust(PID.size, b"\0"))
         doing = request.told[2 * PID.size :].decode("utf-8", "replace")
+        self._refuse(request, doing, code)
+
+    def _refuse(self, request: Spawn, doing: str, code: int) -> None:
+        """It fails; but where there is no process to be had, it waits for a while: a command that took them all is soon
+        ended for it."""
+        if code == errno.EAGAIN and request.pid is None and time.monotonic() < (request.give_up or 0):
+            self._close_status(request)
+            request.timer = self._loop.later(_AGAIN_SECONDS, lambda: self._attempt_again(request))
+            return
         self._settle(request)
         if request.pid is not None:
             self._running.pop(request.pid, None)  # how it ends is of no interest: it is reaped as an orphan is
@@ -190,6 +200,9 @@ class Spawner:
         self._close_status(request)
         if self.zygote_pid == request.zygote:
             self._drop_zygote()
+        self._attempt_again(request)
+
+    def _attempt_again(self, request: Spawn) -> None:
         self._attempt(request)
         self._pump()  # had it failed for good, nothing else would start those that wait
 
@@ -240,7 +253,7 @@ class Spawner:
                 continue
             if pid not in self._running:
                 for request in list(self._pending):  # one that ended before its pid was read
-                    if request.pid is None:
+                    if request.pid is None and request.status >= 0:
                         self._read_status(request, pid)
             ended = self._running.pop(pid, None)
             if ended is not None:

@@ -21,7 +21,8 @@ from pod_host.sandbox.seccomp import ARCHITECTURES
 from pod_host.sandbox.tags import RLIMIT_LOCKS, NoRoomForTags, TagSpace
 
 _INFINITY: Final = resource.RLIM_INFINITY
-_DESCRIPTORS: Final = 65_536
+_MOST_DESCRIPTORS: Final = 1 << 20  # where there is no limit: the kernel has one of its own
+_KEPT_DESCRIPTORS: Final = 1024
 _KEPT_IGNORED: Final = {signal.SIGPIPE, signal.SIGXFSZ}  # a write that fails tells us by its errno
 _GIT_DEFAULTS: Final = """\
 # Written once, as a default: git can name an author though the user has no entry in the password file.
@@ -86,6 +87,7 @@ class Started:
     space: TagSpace
     ripgrep: str | None
     ripgrep_descriptor: int | None
+    descriptors: tuple[int, int]  # commands' soft and hard RLIMIT_NOFILE
 
 
 def confine(settings: Settings) -> Started:
@@ -105,7 +107,7 @@ def confine(settings: Settings) -> Started:
     needed = [*settings.allowed, *settings.written(), settings.skills]
     programs = [descriptor] if descriptor is not None else []
     ruleset = files_ruleset(abi, settings.denied, needed, settings.readable, programs) if abi else None
-    _set_limits()
+    descriptors = _set_limits()
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
@@ -123,7 +125,9 @@ def confine(settings: Settings) -> Started:
     except NoRoomForTags as error:
         raise CannotStart(str(error)) from error
     seccomp = settings.seccomp and kernel.seccomp_available() and kernel.MACHINE in ARCHITECTURES
-    return Started(_describe(abi, seccomp, settings.denied), space, str(ripgrep) if ripgrep else None, descriptor)
+    return Started(
+        _describe(abi, seccomp, settings.denied), space, str(ripgrep) if ripgrep else None, descriptor, descriptors
+    )
 
 
 def _make_directory(path: str, mode: int, uid: int | None) -> None:
@@ -146,14 +150,18 @@ def _check_reach(settings: Settings) -> None:
             raise CannotStart(f"{path} is not writable for uid {os.getuid()}, which commands run as.")
 
 
-def _set_limits() -> None:
+def _set_limits() -> tuple[int, int]:
+    """Ours; and for commands, soft and hard RLIMIT_NOFILE. The hard one is below our own: what a user's processes have in
+    flight in sockets is counted together, and held against the limit of whoever sends next, us among them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _DESCRIPTORS if hard == _INFINITY else min(hard, _DESCRIPTORS)
-    if soft != _INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))  # five for each command; the zygote goes back
+    hard = _MOST_DESCRIPTORS if hard == _INFINITY else hard
+    soft = hard if soft == _INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # five for each command
+    theirs = hard - min(_KEPT_DESCRIPTORS, hard // 4)
     for which in (resource.RLIMIT_RSS, RLIMIT_LOCKS):
         with contextlib.suppress(ValueError, OSError):  # only root may raise them; tags fit under lower ones too
             resource.setrlimit(which, (_INFINITY, _INFINITY))
+    return min(soft, theirs), theirs
 
 
 def _write_git_defaults(home: str) -> None:

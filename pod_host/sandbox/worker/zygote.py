@@ -22,6 +22,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from pod_host import limits
 from pod_host.sandbox import kernel
 from pod_host.sandbox.landlock import SIGNALS_FROM_ABI, TRUNCATE_FROM_ABI, command_ruleset
 from pod_host.sandbox.seccomp import build_filter
@@ -52,6 +53,7 @@ class Domain:
     seccomp: bool
     read_only: list[str]
     written: list[str]
+    descriptors: tuple[int, int]  # soft and hard RLIMIT_NOFILE
 
 
 def send_program(
@@ -131,6 +133,8 @@ def _become_zygote(requests: socket.socket, domain: Domain, protected: list[int]
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)  # the worker ignores some; what is ignored stays so over exec
     _raise_oom_score()
+    os.nice(limits.COMMAND_NICE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, domain.descriptors)
     kernel.become_undumpable()
     os.dup2(requests.fileno(), 3, inheritable=False)
     for name in os.listdir("/proc/self/fd"):
