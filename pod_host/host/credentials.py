@@ -32,6 +32,7 @@ from pod_host.settings import Settings
 
 LIFE_SECONDS = 15 * 60.0  # what a token lives when nothing that makes sense is told
 JOIN_TOKEN_CHARACTERS = 512  # HostJoinRequest's own limit
+JOIN_FILE_BYTES = 64 * 1024  # read of the join file: a token in spaces is one still
 
 log = get_log()
 
@@ -192,12 +193,11 @@ def _read_join_token(path: Path) -> str:
     """The join file's text, trimmed: read afresh at each join, for a reset writes another. Raises JoinUnavailable: the
     Secret may be mounted late, and is swapped by moving a link."""
     try:
-        token = path.read_text(encoding="utf-8").strip()
+        token = files.read_small(path, JOIN_FILE_BYTES, follow=True).decode().strip()
     except FileNotFoundError:
         raise JoinUnavailable(f"the join file {path} is not there yet") from None
     except OSError as fault:
-        files.reclaim(path)  # the next attempt may be able to
-        raise JoinUnavailable(f"the join file {path} cannot be read: {os.strerror(fault.errno or 0)}") from None
+        raise JoinUnavailable(f"the join file {path} cannot be read: {fault.strerror or fault}") from None
     except UnicodeDecodeError:
         raise JoinUnavailable(f"the join file {path} holds no text") from None
     if not token:

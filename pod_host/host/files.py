@@ -19,10 +19,10 @@ def reclaim(path: Path) -> None:
                 os.chmod(place, stat.S_IMODE(mode) | ours)
 
 
-def read_small(path: Path, most: int) -> bytes:
-    """The content of a regular file of at most ``most`` bytes. Raises OSError; follows no link at its end, and never
-    waits: the name could be a FIFO's."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+def read_small(path: Path, most: int, *, follow: bool = False) -> bytes:
+    """The content of a regular file of at most ``most`` bytes. Raises OSError; never waits: the name could be a FIFO's.
+    ``follow``: a link at its end too."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
     except PermissionError:

@@ -45,7 +45,7 @@ class Conversation:
                     raise
 
     async def _ask(self, step: int, attempt: int) -> Candidate:
-        worked = self.transcript.entries[-1].get("kind") == "tool-results"
+        worked = any(entry.get("kind") == "tool-results" for entry in self.transcript.entries[-1:])
         prompt = self.head + self.transcript.prompt_pieces()
         asked = await self.models.answer(step, prompt, attempt=attempt, may_be_silent=worked)
         return asked.candidate

@@ -50,7 +50,11 @@ def failure(code: str, message: str) -> JsonObject:
 def smaller(value: Json) -> Json | None:
     """The next smaller form of an outcome that was refused for its size; None when there is none."""
     shrunk = fit(value, json_bytes(value) // 2)
-    return shrunk if json_bytes(shrunk) < json_bytes(value) else None
+    if json_bytes(shrunk) < json_bytes(value):
+        return shrunk
+    # Short, and refused all the same: the Runtime's limit is another than the one that the turn started with.
+    last = tool_failure("tool.result-too-large", "The result passes the Runtime's limit for a record entry.")
+    return None if value == last else last
 
 
 def tool_result(call_id: str, tool_name: str, value: Json) -> JsonObject:

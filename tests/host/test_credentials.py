@@ -130,17 +130,24 @@ async def test_a_join_file_that_is_swapped_by_its_link_is_followed(
     assert [body["joinToken"] for body in core.joins.all] == ["first", "second"]
 
 
-@pytest.mark.parametrize("content", [None, "", "  \n", "x" * 600])
+@pytest.mark.parametrize("content", [None, "", "  \n", "x" * 600, "FIFO", "directory"])
 async def test_a_join_file_without_a_token_is_waited_for(
     begin: Begin, core: Core, pod: Path, caplog: pytest.LogCaptureFixture, content: str | None
 ) -> None:
     token = pod / "join" / "token"
-    token.unlink() if content is None else token.write_text(content)
+    token.unlink()
+    if content == "FIFO":
+        os.mkfifo(token)
+    elif content == "directory":
+        token.mkdir()
+    elif content is not None:
+        token.write_text(content)
     caplog.set_level("WARNING", "pod_host")
     joining = asyncio.create_task(begin().ready())
     while not caplog.records:  # noqa: ASYNC110 - a log has no event to wait for
         await asyncio.sleep(0.01)
     assert core.joins.all == []
+    token.rename(token.with_name("before")) if token.exists() else None
     token.write_text("join-token-2")
     with no_waiting():
         await joining

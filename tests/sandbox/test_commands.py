@@ -65,6 +65,17 @@ async def test_exit_codes_stay_right_while_orphans_end_at_random(box: Box) -> No
     assert {output["exitCode"] for output in outputs} == {7}
 
 
+async def test_a_variable_that_no_program_can_be_given_is_left_out(box: Box) -> None:
+    box.environment |= {"HALF": "\ud83d", "NUL": "a\0b", "": "x", "A=B": "x", "WHOLE": "é"}
+    output = await box.bash('echo "[$HALF$NUL$WHOLE]"')
+    assert output["stdout"] == "[é]\n"
+
+
+async def test_a_timeout_beyond_the_kernels_time_is_none(box: Box) -> None:
+    assert (await box.command("echo done", 1e18))["stdout"] == "done\n"
+    assert (await box.bash("echo alive"))["stdout"] == "alive\n"
+
+
 async def test_stdin_is_at_its_end(box: Box) -> None:
     assert (await box.bash("cat; echo done"))["stdout"] == "done\n"
     assert (await box.bash("read x; echo got:$x"))["stdout"] == "got:\n"

@@ -25,6 +25,11 @@ async def test_nothing_is_put_outside_the_workspace(box: Box, path: str) -> None
     assert not (box.root / "out").exists()
 
 
+async def test_a_path_that_is_no_text_leaves_nothing_behind(box: Box) -> None:
+    assert isinstance(await box.sandbox.submit(PutFile("one", "\ud83d", b"x")).outcome(), Failed)
+    assert (await box.bash("ls -A"))["stdout"] == ""
+
+
 async def test_a_put_file_has_its_mode_and_the_commands_owner(box: Box) -> None:
     for name, mode, expected in (("a", None, 0o644), ("b", 0o755, 0o755), ("c", 0o600, 0o600)):
         await box.sandbox.submit(PutFile("one", str(box.workspace / name), b"x", mode)).outcome()

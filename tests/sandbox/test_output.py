@@ -94,6 +94,14 @@ async def test_a_spool_that_cannot_be_written_costs_only_the_file(box: Box) -> N
     assert "stdoutFile" not in output
 
 
+@pytest.mark.parametrize("instead", ["true", "ln -s /etc {spool}", "touch {spool}", "mkdir {spool}"])
+async def test_a_spool_that_a_command_took_away_is_made_again(box: Box, instead: str) -> None:
+    await box.bash("seq 1 20000")
+    await box.bash(f"rm -rf {box.config.spool}; {instead.format(spool=box.config.spool)}")
+    output = await box.bash("seq 1 20000")
+    assert (await box.bash(f"tail -n 1 {output['stdoutFile']}"))["stdout"] == "20000\n"
+
+
 async def test_many_results_at_once_keep_their_own_output(box: Box) -> None:
     outputs = await asyncio.gather(*(box.bash(f"seq {n} {n + 20000} | tail -n 1", f"s{n}") for n in range(50)))
     assert [output["stdout"] for output in outputs] == [f"{n + 20000}\n" for n in range(50)]

@@ -226,6 +226,21 @@ async def test_an_outcome_that_core_finds_too_large_is_reported_again_and_smalle
     assert "characters omitted" in results[0]["output"]["stdout"]
 
 
+async def test_a_short_outcome_that_core_finds_too_large_fails_its_call_and_not_the_turn() -> None:
+    reported: list[JsonObject] = []
+
+    def refuse(method: str, params: JsonObject) -> None:
+        if method == "effect.outcome" and ":tool:" in params["effectId"]:
+            reported.append(params["value"])
+            if len(reported) == 1:
+                raise RuntimeRefusal("limit_exceeded", "recordEntryBytes is less than you think")
+
+    sandbox = Sandbox(work=lambda tool, arguments: Completed({"exitCode": 0}))
+    results, _ = await results_of(calls(("bash", {"command": "x"})), sandbox, intercept=refuse)
+    assert [value["kind"] for value in reported] == ["completed", "failed"]
+    assert results[0]["code"] == "tool.result-too-large"
+
+
 async def test_an_outcome_that_no_size_pleases_fails_the_turn() -> None:
     def refuse(method: str, params: JsonObject) -> None:
         if method == "effect.outcome" and ":tool:" in params["effectId"]:

@@ -167,6 +167,11 @@ async def test_a_long_turn_yields_and_goes_on_in_a_new_segment(monkeypatch: pyte
     assert steps == [f"{TURN}.step-{n}" for n in (1, 2, 3, 4)]
 
 
+async def test_a_turn_that_goes_on_without_any_history_asks_the_model_all_the_same() -> None:
+    runtime = Runtime(script(text("Done.")))
+    assert await runtime.turn(Sandbox(), message={"kind": "continue"}).run() == Reported("completed")
+
+
 async def test_time_and_size_end_a_segment_at_its_next_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("YIELD_SECONDS", "YIELD_BYTES"):
         with monkeypatch.context() as patch:

@@ -115,6 +115,9 @@ class Calls:
             )  # fmt: skip
         except OSError as error:
             done(f"Could not start the command: {error.strerror}.")
+        except Exception as error:  # noqa: BLE001 - a fault of ours fails this call, not the worker with everybody's
+            traceback.print_exc(file=sys.stderr)
+            done(f"Could not start the command: {type(error).__name__}: {error}")
 
     def _work(self, call: Call) -> Outcome:
         """In a thread."""

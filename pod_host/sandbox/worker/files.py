@@ -117,6 +117,12 @@ class FileOperations:
     @staticmethod
     def _inside(root: str, path: str) -> str | Failed:
         """The absolute path, when the text of it stays below ``root``."""
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            return Failed(
+                "sandbox.write_failed", f"{path!a} is no text that can name a file: it holds half of a surrogate pair."
+            )
         place = os.path.normpath(os.path.join(root, path))
         if "\0" in path or ".." in path.split("/") or place == root or not _within(place, root):
             return Failed("sandbox.outside_workspace", f"{path!r} does not name a file below {root}.")

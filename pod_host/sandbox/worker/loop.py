@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 Callback = Callable[[], None]
 
+_LONGEST_SELECT = 3600.0  # seconds: the kernel's own time ends somewhere, a timer's need not
+
 
 class Timer:
     """A callback to come. ``cancel()`` any number of times, before or after it ran."""
@@ -87,7 +89,9 @@ class Loop:
             return 0.0
         while self._timers and self._timers[0][2].callback is None:
             heapq.heappop(self._timers)
-        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+        if not self._timers:
+            return None
+        return min(max(0.0, self._timers[0][0] - time.monotonic()), _LONGEST_SELECT)
 
     def _run_timers(self) -> None:
         now = time.monotonic()

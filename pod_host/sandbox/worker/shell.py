@@ -39,9 +39,14 @@ class Shell:
 
 
 def environment_bytes(environment: dict[str, str]) -> dict[bytes, bytes]:
-    """As execve takes it. A name that cannot be one (empty, with '=' or NUL) and a value with NUL are left out."""
+    """As execve takes it. What cannot be in one is left out: a name that is empty or holds ``=``, a NUL, half of a surrogate
+    pair that stands for no byte."""
     encoded = {}
     for name, value in environment.items():
+        try:
+            variable = name.encode("utf-8", "surrogateescape"), value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            continue
         if name and "=" not in name and "\0" not in name + value:
-            encoded[name.encode("utf-8", "surrogateescape")] = value.encode("utf-8", "surrogateescape")
+            encoded[variable[0]] = variable[1]
     return encoded

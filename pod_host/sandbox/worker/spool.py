@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections import OrderedDict
 
@@ -72,11 +73,28 @@ class Spool:
         path = os.path.join(self._directory, name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            descriptor: int | None = os.open(path, flags, 0o600)
+            directory = self._open_directory()
+            try:
+                descriptor: int | None = os.open(name, flags, 0o600, dir_fd=directory)
+            finally:
+                os.close(directory)
             self._sizes[path] = 0
         except OSError:
-            descriptor = None  # a spool that a command removed or filled: the output is shown all the same, cut
+            descriptor = None  # a disk that a command filled, say: the output is shown all the same, cut
         return SpoolFile(self, path, descriptor)
+
+    def _open_directory(self) -> int:
+        """The spool directory, made anew when a command removed it or put something else in its place."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(self._directory, flags)
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                os.unlink(self._directory)
+            elif error.errno != errno.ENOENT:
+                raise
+        os.mkdir(self._directory, 0o700)
+        return os.open(self._directory, flags)
 
     def grew(self, path: str, size: int) -> None:
         if path in self._sizes:
