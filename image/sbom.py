@@ -43,6 +43,7 @@ def main() -> None:
 
 def of_dpkg(status: str) -> list[Component]:
     """The installed packages of a dpkg status file."""
+    system = platform.freedesktop_os_release()["ID"]  # debian, ubuntu
     found = []
     for paragraph in status.split("\n\n"):
         fields = dict(
@@ -50,7 +51,7 @@ def of_dpkg(status: str) -> list[Component]:
         )
         if fields.get("Status") == "install ok installed":
             name, version, architecture = fields["Package"], fields["Version"], fields["Architecture"]
-            purl = f"pkg:deb/debian/{quote(name)}@{quote(version)}?arch={architecture}"
+            purl = f"pkg:deb/{system}/{quote(name)}@{quote(version)}?arch={architecture}"
             found.append(component(name, version, purl))
     return found
 
@@ -58,8 +59,9 @@ def of_dpkg(status: str) -> list[Component]:
 def of_distribution(found: Distribution) -> Component:
     name, version = found.metadata["Name"], found.version
     made = component(name, version, f"pkg:pypi/{quote(name.lower().replace('_', '-'))}@{quote(version)}")
-    licence = found.metadata.get("License-Expression")
-    return made | ({"licenses": [{"expression": licence}]} if licence else {})
+    if "License-Expression" in found.metadata:
+        made["licenses"] = [{"expression": found.metadata["License-Expression"]}]
+    return made
 
 
 def of_interpreter() -> Component:
