@@ -17,7 +17,7 @@ from pod_host.contract.base import Json, JsonObject, Sent
 from pod_host.contract.canonical import effect_request_hash
 from pod_host.contract.encoding import decode, encode
 from pod_host.contract.methods import HARNESS_ASKS
-from pod_host.contract.model_call import MODEL_CALLS_PATH, ModelCallBody
+from pod_host.contract.model_call import MODEL_CALLS_PATH, TOOL_CALLS_PATH, ModelCallBody
 from pod_host.contract.transcript import Entry, fold
 from pod_host.contract.turn_start import TurnStart
 from pod_host.contract.work import RunGrant
@@ -27,8 +27,10 @@ from pod_host.turn.ports import SandboxPort
 from pod_host.turn.tracing import OFF
 from pod_host.turn.transcripts import TranscriptCache
 from tests.turn.artifact_store import ArtifactStore
+from tests.turn.tool_gate_double import ToolGate
 
 SESSION, TURN, AGENT = "ses_1", "turn_1", "coder"
+TOOL_ATTEMPTS = 3
 
 Model = Callable[[JsonObject, str], Json]
 """The wire ModelCall and the effect id; gives the gate's ``outcome``."""
@@ -119,6 +121,7 @@ class Runtime:
     files: dict[str, bytes] = field(default_factory=dict)  # what definition.file serves
     core_tool: Callable[[JsonObject], Json] = lambda intent: {"kind": "completed", "output": "done by core"}
     artifacts: ArtifactStore = field(default_factory=ArtifactStore)
+    tools: ToolGate = field(default_factory=ToolGate)
     claims: list[JsonObject] = field(default_factory=list)
     owner: str = ""
     owners: int = 0
@@ -151,6 +154,7 @@ class Runtime:
             "routing": {"sandbox": {"ownerId": SESSION, "environmentId": "env_1"}},
             "agent": {"id": AGENT, "kind": "pod", "sandbox": {"workspace": "/workspace"}},
             "limits": self.limits,
+            **({"mcp": self.tools.facts(self.tools.snapshot)} if self.tools.snapshot else {}),
             **self.members,
             **members,
         }
@@ -179,6 +183,11 @@ class Runtime:
             tracing=tracing,
         )
 
+    @property
+    def model_calls(self) -> list[JsonObject]:
+        """The ModelCalls that came to the gate, each once."""
+        return [decode(body)["call"] for body in self.gate_bodies.values()]
+
     def asked(self, method: str) -> list[JsonObject]:
         return [params for name, params in self.requests if name == method]
 
@@ -204,6 +213,8 @@ class Runtime:
             return self._outcome(params)
         if method == "definition.file":
             return self._file(params)
+        if method == "session.mcp":
+            return self.tools.session_mcp(params)
         if method == "artifact.read":
             return self.artifacts.read(params)
         if method == "artifact.write":
@@ -233,7 +244,11 @@ class Runtime:
             row.status = self.hold(intent) or "invoking"
         elif row.status == "invoking":
             at_a_gate = intent["kind"] == "model" or intent["target"]["kind"] in ("mcp", "http")
-            if row.owner != self.owner and not at_a_gate:
+            if row.owner != self.owner and self.tools.forgets:
+                self.tools.kept.pop(effect_id, None)
+            if at_a_gate and intent["kind"] == "tool" and row.executed == TOOL_ATTEMPTS:
+                row.status, row.outcome = "completed", {"value": _failed("tool.interrupted", "It was sent too often")}
+            elif row.owner != self.owner and not at_a_gate:
                 row.status, row.outcome = "completed", {"value": _failed("tool.interrupted", "A crash cut it off")}
             row.owner = self.owner
             row.executed += 1
@@ -242,7 +257,8 @@ class Runtime:
         if row.status in ("pending", "uncertain"):
             return {"status": row.status}
         answer: JsonObject = {"status": "execute", "traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
-        return {**answer, "rejoin": True} if row.executed > 1 else answer
+        known = effect_id in self.tools.kept or intent["kind"] == "model"
+        return {**answer, "rejoin": True} if row.executed > 1 and known else answer
 
     def _file(self, params: JsonObject) -> JsonObject:
         content = self.files[params["sha256"]]
@@ -298,7 +314,8 @@ class Runtime:
     async def call(
         self, path: str, body: bytes, *, key: str, token: Callable[[], str], traceparent: str | None = None
     ) -> JsonObject:
-        assert path == MODEL_CALLS_PATH
+        if path != MODEL_CALLS_PATH:
+            return await self._tool_call(path, body, key, token)
         await self.world.point("gate asked")
         self.gate_calls.append(key)
         self.traceparents[key] = traceparent
@@ -320,8 +337,18 @@ class Runtime:
         await self.world.point("gate answered")
         return {"outcome": _stored(self.gate_answers[key])}
 
+    async def _tool_call(self, path: str, body: bytes, key: str, token: Callable[[], str]) -> JsonObject:
+        await self.world.point("tool gate asked")
+        if token() != f"token-{self.owner}":
+            raise GateRefusal(409, "run_stale", "the run is over")
+        row = self.journal.get(key)
+        runs = row is not None and (row.status == "invoking" or key in self.tools.kept)
+        answer = await self.tools.call(path, body, key, row.intent if row is not None and runs else None)
+        await self.world.point("tool gate answered")
+        return _stored(answer)  # type: ignore[no-any-return]
+
     async def cancel(self, path: str, *, key: str, token: Callable[[], str]) -> None:
-        assert path == MODEL_CALLS_PATH
+        assert path in (MODEL_CALLS_PATH, TOOL_CALLS_PATH)
         self.cancels.append(key)
 
 
