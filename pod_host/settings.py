@@ -17,6 +17,7 @@ from pod_host.errors import ConfigurationError
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "text"]
+Egress = Literal["direct", "relay"]
 Value = TypeVar("Value")
 
 PROTECTIONS: Final = ("files", "signals", "limits")
@@ -46,7 +47,7 @@ class Settings:
     """``harness_url`` and ``gates_url`` end without a slash. ``egress_proxy`` None: no proxy variables.
     ``log_format`` None: text on a terminal, else JSON. ``required_confinement``: a host that lacks one of these
     protections does not start. ``in_cluster``: a kubelet started us, so every file is the image's or a volume's.
-    ``home``: of whoever started us.
+    ``home``: of whoever started us. ``egress``: whether commands reach the egress proxy themselves, or by the relay.
     ``otlp_endpoint``: the operator's collector of spans, by OTLP over HTTP; None: no spans."""
 
     sandbox_id: str
@@ -72,6 +73,7 @@ class Settings:
     in_cluster: bool
     home: Path | None
     otlp_endpoint: str | None
+    egress: Egress
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Settings:
@@ -99,9 +101,12 @@ class Settings:
             log_format=reader.optional("POD_HOST_LOG_FORMAT", _log_format, None),
             required_confinement=reader.optional("POD_HOST_CONFINEMENT", _confinement, frozenset()),
             otlp_endpoint=reader.optional("OTEL_EXPORTER_OTLP_ENDPOINT", _url, None),
+            egress=reader.optional("POD_HOST_EGRESS", _egress, "direct"),
             in_cluster=bool(environ.get("KUBERNETES_SERVICE_HOST", "").strip()),
             home=_home(environ.get("HOME", "")),
         )
+        if settings.egress == "relay" and (settings.egress_proxy or "").lower().startswith("https:"):
+            reader.faults.append("POD_HOST_EGRESS is 'relay'; the relay reaches an http NYLORUN_EGRESS_PROXY alone")
         if reader.faults:
             raise ConfigurationError(reader.faults)
         return settings
@@ -287,6 +292,13 @@ def _log_format(text: str) -> LogFormat | None:
         case "json" | "text":
             return text
     raise _Fault("json or text is needed")
+
+
+def _egress(text: str) -> Egress:
+    match text:
+        case "direct" | "relay":
+            return text
+    raise _Fault("direct or relay is needed")
 
 
 def _confinement(text: str) -> frozenset[str]:

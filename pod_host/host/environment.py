@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from pod_host.host.credentials import Credentials
 from pod_host.host.hardening import HOME
+from pod_host.host.relay import Relay
 from pod_host.host.trust import TrustBundle
 from pod_host.sandbox import command_environment
 from pod_host.settings import Settings
@@ -16,15 +17,22 @@ PROXY_USER = "nylorun"  # the proxy looks at the password alone
 
 
 class Environments:
-    """``base``: the host's own environment. The worker's side takes out of it what no command may see."""
+    """``base``: the host's own environment. The worker's side takes out of it what no command may see. ``relay``: what
+    commands use in the egress proxy's stead."""
 
     def __init__(
-        self, settings: Settings, base: Mapping[str, str], credentials: Credentials, trust: TrustBundle
+        self,
+        settings: Settings,
+        base: Mapping[str, str],
+        credentials: Credentials,
+        trust: TrustBundle,
+        relay: Relay | None = None,
     ) -> None:
         self._settings = settings
         self._base = dict(base)
         self._credentials = credentials
         self._trust = trust
+        self._relay = relay
 
     def of_call(self, declared: Mapping[str, str], traceparent: str | None) -> Mapping[str, str]:
         """``declared``: the session's variables, or those that a step of the setup names."""
@@ -47,5 +55,7 @@ class Environments:
         token, proxy = self._credentials.egress_token, self._settings.egress_proxy
         if token is None or proxy is None:
             return None
+        if self._relay is not None:
+            return self._relay.url
         scheme, _, address = proxy.partition("://")
         return f"{scheme}://{PROXY_USER}:{quote(token, safe='')}@{address}"

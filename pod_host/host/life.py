@@ -24,10 +24,11 @@ from pod_host.errors import ChannelClosed, ConfigurationError, ConnectRefused, R
 from pod_host.host import clock
 from pod_host.host.connection import Connection
 from pod_host.host.credentials import Credentials
-from pod_host.host.environment import Environments
+from pod_host.host.environment import PROXY_USER, Environments
 from pod_host.host.hardening import sandbox_config
 from pod_host.host.log import get_log
 from pod_host.host.network_gate import pass_network_gate
+from pod_host.host.relay import Relay
 from pod_host.host.setup import Setup
 from pod_host.host.status import Connected, Joined, Phase, Status, StatusServer, Worker
 from pod_host.host.trust import TrustBundle, make_trust_directory
@@ -52,7 +53,9 @@ class Host:
         self._credentials = Credentials(
             settings, self._api, joined=self._joined, answered=self._answered, refused=self._fenced
         )
-        environments = Environments(settings, environ, self._credentials, self._trust)
+        proxied = settings.egress == "relay" and settings.egress_proxy is not None
+        self._relay = Relay(settings.egress_proxy or "", PROXY_USER) if proxied else None
+        environments = Environments(settings, environ, self._credentials, self._trust, self._relay)
         self._workspaces = Workspaces(self._sandbox, environments.of_call, settings.skills_dir)
         self._setup = Setup(settings.harness_dir, settings.workspace_dir, self._sandbox, environments.of_setup)
         self._transcripts = TranscriptCache()
@@ -85,6 +88,8 @@ class Host:
             await asyncio.wait({living})
             await self._status.stop()
             await self._sandbox.stop()
+            if self._relay is not None:
+                await self._relay.stop()
             await self._api.close()
             await self._gates.close()
             await self._tracing.close()
@@ -100,6 +105,8 @@ class Host:
             )
         self._on_the_way = "worker"
         await self._start_worker()
+        if self._relay is not None:
+            await self._relay.start()
         self._on_the_way = "joining"
         renewing = asyncio.create_task(_for_good(self._credentials.keep_fresh), name="renewals")
         try:
@@ -237,6 +244,8 @@ class Host:
 
     def _answered(self, answer: HostJoinAnswer) -> None:
         self._trust.accept(answer.ca_certificate)
+        if self._relay is not None:
+            self._relay.authorize(answer.egress_token)
 
     def _fenced(self) -> None:
         """A renewal was refused: what the old token opened is not ours any more."""

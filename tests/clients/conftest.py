@@ -14,7 +14,7 @@ import ssl
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,6 +31,7 @@ from pod_host.dev.interception import Interception
 from pod_host.dev.record import Record
 from pod_host.host.credentials import Credentials
 from pod_host.host.environment import Environments
+from pod_host.host.relay import Relay
 from pod_host.host.trust import TrustBundle
 from pod_host.settings import Settings
 from tests.clients.origin import SECRET, SECRET_HEADER, Origin
@@ -72,7 +73,12 @@ class Site:
     settings: Settings
     credentials: SimpleNamespace
     trust: TrustBundle
-    record: list[dict[str, Any]] = field(default_factory=list)
+    relay: Relay | None = None
+
+    @property
+    def relay_url(self) -> str:
+        assert self.relay is not None
+        return self.relay.url
 
     @property
     def work(self) -> Path:
@@ -81,7 +87,11 @@ class Site:
     def environment(self, session: dict[str, str] | None = None, base: dict[str, str] | None = None) -> dict[str, str]:
         """What a command of a session gets."""
         environments = Environments(
-            self.settings, {"PATH": os.environ["PATH"]} | (base or {}), cast(Credentials, self.credentials), self.trust
+            self.settings,
+            {"PATH": os.environ["PATH"]} | (base or {}),
+            cast(Credentials, self.credentials),
+            self.trust,
+            self.relay,
         )
         return dict(environments.of_call(session or {}, None))
 
@@ -161,7 +171,7 @@ async def open_site(stack: AsyncExitStack, root: Path) -> Site:
     stack.callback(db.close)
     record = Record(db)
     tokens = Tokens()
-    definition = Definition(1, "h", {}, {}, ["*.test", "plain.example"], None, False, None)
+    definition = Definition(1, "h", {}, {}, ["*.test", "*.example"], None, False, None)
     secrets = {"ORIGIN_KEY": EnvironmentSecret(hosts=("*.test",), header=SECRET_HEADER, value=SECRET)}
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
