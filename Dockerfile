@@ -42,8 +42,10 @@ RUN /tmp/pip/bin/pip --python /tmp/hatch/bin/python wheel --quiet --no-deps --no
 
 FROM tools AS host
 ARG SOURCE_DATE_EPOCH
-COPY locks/host.lock locks/
-RUN sh image/venv.sh install --require-hashes --only-binary :all: -r locks/host.lock
+# otel: with what sends spans to a collector.
+ARG LOCK=host
+COPY locks/${LOCK}.lock locks/
+RUN sh image/venv.sh install --require-hashes --only-binary :all: -r locks/${LOCK}.lock
 COPY --from=wheel /wheel /wheel
 RUN sh image/venv.sh install --no-deps /wheel/*.whl && sh image/venv.sh finish
 COPY entrypoint.sh /opt/pod-host/

@@ -13,7 +13,7 @@ need nft nftables
 need ip iproute2
 need nsenter util-linux
 need curl curl
-[ -n "$missing" ] && [ "$(id -u)" = 0 ] || exit 0
+[ -n "$missing" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || exit 0
 apt-get update -qq
 # shellcheck disable=SC2086 # words
 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing uidmap containernetworking-plugins

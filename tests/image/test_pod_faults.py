@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.image.conftest import Cluster
-from tests.image.machine import HOST, Machine, until
+from tests.image.machine import REPOSITORY, Machine, until
 from tests.image.network import API_SERVER, Network
 from tests.image.pod import JoinSecret, Pod, RuntimeContainer, Volume
 
@@ -45,14 +46,13 @@ def small(cluster: Cluster) -> Iterator[Volume]:
 
 @pytest.fixture(scope="module")
 def extended(images: Machine, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The four lines of the README, with a library that changes what programs see as the time."""
+    """The README's own lines, with a library that changes what programs see as the time."""
     context = tmp_path_factory.mktemp("extended")
-    (context / "Dockerfile").write_text(
-        f"FROM {HOST}\n"
-        "USER root\n"
-        "RUN apt-get update && apt-get install -y --no-install-recommends libfaketime && rm -rf /var/lib/apt/lists/*\n"
-        "USER 1000:1000\n"
-    )
+    shown = re.search(r"```dockerfile\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    assert shown
+    lines = shown[1].replace("nodejs npm", "libfaketime")
+    assert (len(lines.splitlines()), lines.count("libfaketime")) == (4, 1)
+    (context / "Dockerfile").write_text(lines)
     images.build(context, EXTENDED)
     return EXTENDED
 
@@ -61,14 +61,21 @@ def score(runtime: RuntimeContainer, session: str) -> str:
     return str(runtime.bash(session, "cat /proc/self/oom_score_adj")["stdout"]).strip()
 
 
-def test_an_extended_image_runs(cluster: Cluster, extended: str) -> None:
+def test_an_extended_image_takes_a_sandbox_over(cluster: Cluster, extended: str) -> None:
+    """As an upgrade does: the next pod of the sandbox has another image."""
     runtime = cluster.runtime()
-    pod = cluster.pod(image=extended)
-    runtime.wait_for_host(pod)
-    code, shown = runtime.say("$ dpkg -l libfaketime | tail -n 1; id -u")
+    before = cluster.pod()
+    runtime.wait_for_host(before)
+    session = runtime.session()
+    assert runtime.say("$ echo kept > note", "--session", session)[0] == 0
+    before.delete()
+    after = cluster.pod(image=extended)
+    runtime.wait_for_host(after, epoch=2)
+    code, shown = runtime.say("$ cat note; id -u; dpkg -l libfaketime | tail -n 1", "--session", session)
     assert code == 0, shown
     assert "ii  libfaketime" in shown
-    assert "1000" in shown
+    assert "kept\n" in shown
+    assert "1000\n" in shown
 
 
 def test_a_clock_that_jumps_costs_neither_connection_nor_credentials(cluster: Cluster, extended: str) -> None:
