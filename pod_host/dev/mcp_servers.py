@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+import anyio
 import mcp_types
 from mcp import Client, MCPError
 from mcp.client.session import ClientSession
@@ -21,10 +22,11 @@ from pod_host.errors import PodHostError
 
 IDLE_SECONDS: Final = 15 * 60.0
 OPEN_SECONDS: Final = 30.0  # to connect and to agree on a version
-CLOSE_SECONDS: Final = 5.0
+CLOSE_SECONDS: Final = 2.0
 IDEMPOTENCY_KEY: Final = "nylorun/idempotency-key"  # in _meta of a tools/call
 _TOOL_MEMBERS: Final = ("name", "description", "inputSchema", "outputSchema", "annotations")
 _NO_ANSWER: Final = frozenset({mcp_types.CONNECTION_CLOSED, mcp_types.REQUEST_TIMEOUT})
+_FAULTS: Final = (MCPError, ValidationError, RuntimeError, anyio.ClosedResourceError, anyio.BrokenResourceError)
 _BY_STATUS: Final = {401: "credential_rejected", 403: "mcp.forbidden"}
 T = TypeVar("T")
 Ask = Callable[[ClientSession], Coroutine[Any, Any, T]]
@@ -215,7 +217,7 @@ class _Connection:
             raise self._failed(attempt, None)
         except TimeoutError:
             raise self._failed(attempt, None) from None
-        except (MCPError, ValidationError, RuntimeError) as fault:
+        except _FAULTS as fault:
             raise self._failed(attempt, fault) from None
         finally:
             failing.cancel()

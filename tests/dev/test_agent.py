@@ -89,6 +89,21 @@ def test_the_manifest_is_flat_and_names_its_skills_files_by_hash(folder: Path) -
     json.dumps(manifest)
 
 
+def test_secrets_are_bound_to_hosts(folder: Path) -> None:
+    path = folder / "agent.yaml"
+    path.write_text(
+        "name: x\nenvironmentSecrets:\n  A: {hosts: [api.example]}\n"
+        "  B: {hosts: ['*.example'], header: X-Key, fromEnv: C}\n  D: {hosts: [d.example], prefix: 'token ', value: v}\n"
+    )
+    agent = load_agent(path)
+    assert agent.environment_secrets == {
+        "A": EnvironmentSecret(hosts=("api.example",), prefix="Bearer "),
+        "B": EnvironmentSecret(hosts=("*.example",), header="X-Key", from_env="C"),
+        "D": EnvironmentSecret(hosts=("d.example",), prefix="token ", value="v"),
+    }
+    assert "'v'" not in repr(agent)
+
+
 def test_a_json_file_does_as_well(folder: Path) -> None:
     path = folder / "agent.json"
     path.write_text('{\n\t"name": "x",\n\t"memory": true\n}')
@@ -127,6 +142,13 @@ def test_only_the_name_is_needed(folder: Path) -> None:
         ("name: x\nsetup: {files: [{path: a}]}", "setup.files[0] (a): no bytes"),
         ("name: x\nsetup: {files: [{path: a, from: none}]}", "setup.files[0].from: none: No such file"),
         ("name: x\nsetup: {files: [{path: a, content: a, mode: '99'}]}", "setup.files[0] (a): mode:"),
+        ("name: x\nenvironmentSecrets: {A: {value: v}}", "environmentSecrets.A: hosts is missing; name those"),
+        ("name: x\nenvironmentSecrets: {A: {hosts: [a], host: b}}", "environmentSecrets.A.host: no such member"),
+        (
+            "name: x\nenvironmentSecrets: {A: {hosts: [a], header: 'A: b'}}",
+            "environmentSecrets.A.header: 'A: b' does not",
+        ),
+        ("name: x\nenvironmentSecrets: [a-b]", "environmentSecrets.a-b: 'a-b' does not do; use letters"),
         ("name: x\noutputSchema: {type: 5}", "outputSchema: no JSON Schema"),
         ("name: x\nloop: 2020-01-01", "loop: date is no JSON; write it in quotes"),
         ("name: x\nloop: {1: a}", "loop.1: a member's name must be a text"),
@@ -165,3 +187,21 @@ def test_a_skill_with_a_link_is_refused(folder: Path) -> None:
 
 def test_two_skills_of_one_name_are_refused(folder: Path) -> None:
     assert "skills[1]: a skill named tables" in refused(folder, "name: x\nskills: [skills/tables, skills/tables]")
+
+
+def test_tools_and_servers_name_credentials_and_hold_none(folder: Path) -> None:
+    path = folder / "agent.yaml"
+    path.write_text(
+        """
+name: a
+tools: [{name: t, http: {url: "http://localhost:9/", credential: SHOP, headers: {X-Key: "${KEY}"}}}]
+mcpServers: [{name: m, url: "http://localhost:9/", headers: {Authorization: "Bearer ${KEY}"}, tools: {"*": {deferred: true}}}]
+"""
+    )
+    manifest = load_agent(path).manifest()
+    http = {"url": "http://localhost:9/", "credential": "SHOP", "headers": {"X-Key": "${KEY}"}}
+    assert manifest["tools"] == [{"name": "t", "inputSchema": {"type": "object"}, "http": http}]
+    assert manifest["mcpServers"][0]["headers"] == {"Authorization": "Bearer ${KEY}"}
+    assert manifest["mcpServers"][0]["tools"] == {"*": {"deferred": True}}
+    text = 'name: a\ntools: [{name: t, http: {url: "http://localhost:9/", credential: "Bearer secret"}}]\n'
+    assert "tools[0].http.credential" in refused(folder, text)

@@ -5,14 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.model_call import TOOL_CALLS_PATH
+from pod_host.contract.turn_start import McpFacts
 from pod_host.turn import Reported
 from pod_host.turn.journal import Again, Known, Unknown
 from pod_host.turn.mcp_results import mcp_fate
+from pod_host.turn.mcp_tools import McpTools
+from pod_host.turn.stop import Stop
+from pod_host.turn.tool_gate import ToolGate
+from pod_host.turn.tool_search import with_search
+from pod_host.turn.toolset import Toolset
 from tests.turn.double import AGENT, TURN, Runtime, calls, script, text
+from tests.turn.json_values import crossed, values
+from tests.turn.json_values import texts as texts_of
 from tests.turn.sandbox_double import Sandbox
 from tests.turn.tool_gate_double import tool
 
@@ -247,3 +257,28 @@ async def test_annotations_decide_whether_a_lost_call_is_sent_again(annotations:
     (outcome,) = [params for params in runtime.asked("effect.outcome") if params["effectId"] == CALL_ID]
     assert ("error" in outcome) == (times == 1)
     assert runtime.transcript[2]["results"][0]["code"] == ("tool.lost" if times == 1 else "mcp.lost")
+
+
+listed = st.builds(
+    lambda name, schema, more: {"name": name, "inputSchema": {**schema, "type": "object"}, **more},
+    st.text(min_size=1, max_size=70),
+    st.dictionaries(texts_of, values, max_size=3),
+    st.fixed_dictionaries({}, optional={"description": texts_of, "enabled": st.booleans(), "deferred": st.booleans()}),
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["docs", "my docs"]), st.lists(listed, max_size=8)), max_size=3),
+    st.integers(0, 9),
+)
+def test_the_same_facts_offer_the_same_tools_byte_for_byte(given_servers: Any, seed: int) -> None:
+    servers = [{"name": name, "instructions": "Read.", "tools": tools} for name, tools in given_servers]
+
+    def offered_bytes(facts: JsonObject) -> tuple[bytes, str]:
+        gate = ToolGate(
+            gates=Runtime(script()), run=Runtime(script()).lease(), stop=Stop(), traceparent=None, body_bytes=1
+        )
+        tools = McpTools(McpFacts.read(facts), AGENT, gate)
+        return with_search(Toolset([tools]), None, []).definitions(), tools.section()
+
+    assert offered_bytes({"servers": servers}) == offered_bytes(crossed({"servers": servers}, seed))
