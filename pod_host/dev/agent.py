@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -193,24 +193,23 @@ def _not_json(value: Json, where: str) -> Iterator[tuple[str, str]]:
         yield where, f"{type(value).__name__} is no JSON; write it in quotes: '{value}'"
 
 
-def _secrets(
-    members: Sequence[str] | Mapping[str, EnvironmentSecretMember],
-) -> dict[str, EnvironmentSecret]:
-    if not isinstance(members, Mapping):
-        return {name: EnvironmentSecret() for name in members}
+def _secrets(members: Mapping[str, EnvironmentSecretMember]) -> dict[str, EnvironmentSecret]:
     return {
         name: EnvironmentSecret(
             hosts=tuple(member.hosts),
             header=member.header,
-            # What most services take: a bearer.
-            prefix=member.prefix
-            if member.prefix is not None
-            else "Bearer " * (member.header.lower() == "authorization"),
+            prefix=_prefix(member) if member.hosts else "",
             value=member.value,
             from_env=member.from_env,
         )
         for name, member in members.items()
     }
+
+
+def _prefix(member: EnvironmentSecretMember) -> str:
+    if member.prefix is not None:
+        return member.prefix
+    return "Bearer " if member.header.lower() == "authorization" else ""  # what most services take
 
 
 def _setup(path: Path, setup: JsonObject) -> JsonObject:

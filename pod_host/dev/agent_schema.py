@@ -8,7 +8,16 @@ from typing import Annotated, Any, Literal, get_args
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
-from pydantic import AfterValidator, BaseModel, Field, HttpUrl, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    HttpUrl,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from pod_host.contract.base import HARNESS_ID_PATTERN, Json, JsonObject, Sent, Text1
@@ -147,13 +156,22 @@ class Memory(Member):
 
 class EnvironmentSecretMember(Member):
     """The secret goes into ``header`` of every request to ``hosts``, after ``prefix``; commands see a placeholder. Its
-    value: ``value``, or the Runtime's own variable ``fromEnv`` (left out: of the secret's name)."""
+    value: ``value``, or the Runtime's own variable ``fromEnv`` (left out: of the secret's name). Empty: a name and its
+    placeholder, no more; a list of names is short for that."""
 
-    hosts: Annotated[list[HostName], Field(min_length=1)]
+    hosts: list[HostName] = []
     header: HeaderName = "Authorization"
     prefix: str | None = None
     value: HeaderValue | None = None
     from_env: VariableName | None = None
+
+    @model_validator(mode="after")
+    def _goes_somewhere(self) -> EnvironmentSecretMember:
+        if self.model_fields_set and not self.hosts:
+            raise PydanticCustomError(
+                "agent_file", "{text}", {"text": "hosts is missing; name those that get the secret"}
+            )
+        return self
 
 
 class Network(Member):
@@ -170,13 +188,20 @@ class AgentDocument(Member):
     mcp_servers: list[McpServer] = []
     setup: Setup | None = None
     environment: dict[VariableName, str] = {}
-    environment_secrets: list[VariableName] | dict[VariableName, EnvironmentSecretMember] = []
+    environment_secrets: dict[VariableName, EnvironmentSecretMember] = {}
     memory: bool | Memory = False
     output_schema: Schema | None = None
     self_wake: Annotated[bool, Field(strict=True)] = False
     network: Network | None = None
     loop: Json = None
     model: ModelChoice | None = None
+
+    @field_validator("environment_secrets", mode="before")
+    @classmethod
+    def _by_name(cls, secrets: Json) -> Json:
+        if isinstance(secrets, list) and all(isinstance(name, str) for name in secrets):
+            return {name: {} for name in secrets}
+        return secrets
 
     @field_validator("tools", "mcp_servers")
     @classmethod

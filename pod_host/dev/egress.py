@@ -150,8 +150,8 @@ class EgressProxy:
         await writer.drain()
         try:
             await writer.start_tls(self._interception.leaf(host), ssl_handshake_timeout=HEAD_SECONDS)
-        except ssl.SSLError as fault:  # as a client that does not trust the CA ends it
-            self._record.add("egress.intercept_failed", host=host, reason=fault.reason or type(fault).__name__)
+        except (ssl.SSLError, OSError) as fault:  # as a client that does not trust the CA ends it
+            self._record.add("egress.intercept_failed", host=host, reason=str(fault))
             return
         idle = self._config.times.egress_idle
         async with self._interception.server(host, port, addresses, header, idle) as inner:
