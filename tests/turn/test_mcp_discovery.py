@@ -28,6 +28,13 @@ def offered(runtime: Runtime, call: int = 0) -> list[str]:
     return [one["name"] for one in runtime.model_calls[call]["tools"] if "__" in one["name"]]
 
 
+def nested(levels: int) -> JsonObject:
+    value: JsonObject = {}
+    for _ in range(levels):
+        value = {"not": value}
+    return value
+
+
 async def run(runtime: Runtime, **members: Any) -> None:
     assert await runtime.turn(**members).run() == Reported("completed")
 
@@ -96,6 +103,8 @@ async def test_tools_without_an_object_schema_or_a_usable_name_are_left_out_and_
         tool(""),
         tool("x" * 300),
         tool("half\ud83d"),
+        tool("deep", annotations=nested(200)),
+        tool("deeper", inputSchema={"type": "object", "not": nested(200)}),
         tool("good"),
         7,
     ]
@@ -104,7 +113,7 @@ async def test_tools_without_an_object_schema_or_a_usable_name_are_left_out_and_
     assert offered(runtime) == ["docs__good"]
     message = runtime.tools.recorded[0]["diagnostics"][0]["message"]
     assert message.startswith("1 tools; left out: array, none, text, (unnamed), xxx")
-    assert message.endswith("half\\ud83d, good, (unnamed)")
+    assert message.endswith("half\\ud83d, deep, deeper, good, (unnamed)")
 
 
 async def test_a_server_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

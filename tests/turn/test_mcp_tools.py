@@ -121,12 +121,22 @@ async def test_arguments_that_do_not_fit_are_told_with_their_paths_and_are_no_ef
     assert runtime.tools.asked == []
 
 
+BILLIONS = {
+    **{f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}, {"$ref": f"#/$defs/a{n + 1}"}]} for n in range(40)},
+    "a40": {"type": "string"},
+}
+
+
 @pytest.mark.parametrize(
     "broken",
     [
         {"properties": {"n": {"type": "whole number"}}},
         {"properties": {"n": {"$ref": "https://schemas.invalid/n.json"}}},
         {"properties": {"n": {"$ref": "#/$defs/none"}}},
+        {"$ref": "#"},
+        {"properties": {"n": {"$ref": "#/$defs/a0"}}, "$defs": BILLIONS},
+        {"properties": {"n": {"pattern": "a{99999999999}"}}},
+        {"$id": "http://[::1", "properties": {"n": {"$ref": "x"}}},
     ],
 )
 async def test_a_broken_schema_checks_nothing_fetches_nothing_and_is_logged(
