@@ -14,7 +14,6 @@ import base64
 import binascii
 import json
 import math
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
