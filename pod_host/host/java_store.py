@@ -16,7 +16,7 @@ _MAGIC: Final = 0xFEEDFEED
 _VERSION: Final = 2
 _TRUSTED_CERTIFICATE: Final = 2
 _PASSWORD: Final = "changeit"  # what Java's own store has, and its tools assume
-_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----\s.+?-----END CERTIFICATE-----", re.DOTALL)
+_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
 
 
 def java_store(bundle: str) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import ssl
+import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from pod_host.host.java_store import java_store
 from pod_host.host.trust import TrustBundle
 
 
@@ -171,3 +174,34 @@ def test_a_bundle_that_was_changed_is_mended_before_the_next_command_too(tmp_pat
         trust.look()
         assert subjects(trust.path) == {"A public root", "Egress one"}
         assert trust.path.stat().st_mode & 0o777 == 0o644
+
+
+def test_files_for_clients_name_the_bundle_and_may_be_read_by_all(tmp_path: Path, roots: Path) -> None:
+    trust = TrustBundle(tmp_path, roots)
+    assert trust.client_files is None
+    trust.accept(certificate("Egress one"))
+    files = trust.client_files
+    assert files is not None
+    assert files.wgetrc.read_text() == f"ca_certificate = {trust.path}\n"
+    assert files.apt_conf.read_text() == f'Acquire::https::CAInfo "{trust.path}";\n'
+    for path in (files.wgetrc, files.apt_conf, files.node_preload, files.java_roots):
+        assert path.parent == tmp_path / "trust"
+        assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_javas_store_holds_every_certificate_of_the_bundle(tmp_path: Path) -> None:
+    bundle = certificate("A public root") + "some text\n" + certificate("Egress one") + certificate("Egress one")[:90]
+    twice = bundle + bundle.partition("some text")[0]
+    store = java_store(twice)
+    assert store[:12] == bytes.fromhex("feedfeed 00000002 00000002")
+    assert java_store("")[:12] == bytes.fromhex("feedfeed 00000002 00000000")
+
+
+@pytest.mark.skipif(shutil.which("keytool") is None, reason="keytool, a part of java, is not installed here")
+def test_java_reads_its_store(tmp_path: Path) -> None:
+    store = tmp_path / "roots.jks"
+    store.write_bytes(java_store(certificate("A public root") + certificate("Egress one")))
+    command = ["keytool", "-list", "-v", "-keystore", str(store), "-storepass", "changeit"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "contains 2 entries" in listed
+    assert "Owner: CN=Egress one" in listed

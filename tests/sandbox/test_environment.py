@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pod_host.sandbox import command_environment
+from pod_host.sandbox import ClientFiles, command_environment
 from tests.sandbox.conftest import Box
 
 PROXY = "http://nylorun:ey.J-_x.y@egress:8080"
+FILES = ClientFiles(Path("/h/wgetrc"), Path("/h/apt.conf"), Path("/h/node.cjs"), Path("/h/java roots.jks"))
 
 
 def build(
@@ -21,10 +22,22 @@ def build(
     proxy: str | None = None,
     trust: Path | None = None,
     traceparent: str | None = None,
+    files: ClientFiles | None = None,
 ) -> dict[str, str]:
     return command_environment(
-        base=base, home=Path("/h/home"), session=session, proxy=proxy, trust_bundle=trust, traceparent=traceparent
+        base=base,
+        home=Path("/h/home"),
+        session=session,
+        proxy=proxy,
+        trust_bundle=trust,
+        traceparent=traceparent,
+        client_files=files,
     )
+
+
+def git_settings(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    count = int(environment["GIT_CONFIG_COUNT"])
+    return [(environment[f"GIT_CONFIG_KEY_{n}"], environment[f"GIT_CONFIG_VALUE_{n}"]) for n in range(count)]
 
 
 def test_the_containers_own_variables_pass_and_the_hosts_do_not() -> None:
@@ -73,6 +86,41 @@ def test_without_proxy_and_bundle_their_variables_are_absent() -> None:
     environment = build()
     names = ("HTTPS_PROXY", "no_proxy", "NODE_USE_ENV_PROXY", "SSL_CERT_FILE", "PIP_CERT", "TRACEPARENT")
     assert not [name for name in names if name in environment]
+
+
+def test_clients_that_read_no_variable_are_told_by_files_that_variables_name() -> None:
+    environment = build(trust=Path("/h/ca.pem"), proxy=PROXY, files=FILES)
+    assert environment["npm_config_cafile"] == "/h/ca.pem"
+    assert (environment["WGETRC"], environment["APT_CONFIG"]) == ("/h/wgetrc", "/h/apt.conf")
+    assert environment["NODE_OPTIONS"] == "--require /h/node.cjs"
+    assert "JAVA_TOOL_OPTIONS" not in environment  # it could not authenticate
+
+
+def test_java_is_told_of_a_proxy_without_credentials() -> None:
+    environment = build(proxy="http://127.0.0.1:4321", files=FILES, session={"JAVA_TOOL_OPTIONS": "-Dmine=1"})
+    assert environment["JAVA_TOOL_OPTIONS"] == (
+        "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=4321 -Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=4321 "
+        '-Dhttp.nonProxyHosts=localhost|127.0.0.1 -Djavax.net.ssl.trustStore="/h/java roots.jks" '
+        "-Djavax.net.ssl.trustStoreType=JKS -Dmine=1"
+    )
+
+
+def test_files_and_options_that_others_brought_stay() -> None:
+    base = {"WGETRC": "/theirs", "APT_CONFIG": "/theirs", "NODE_OPTIONS": "--max-old-space-size=99"}
+    environment = build(base, proxy=PROXY, files=FILES)
+    assert (environment["WGETRC"], environment["APT_CONFIG"]) == ("/theirs", "/theirs")
+    assert environment["NODE_OPTIONS"] == "--require /h/node.cjs --max-old-space-size=99"
+    assert "NODE_OPTIONS" not in build(files=FILES)
+
+
+def test_git_gets_credentials_that_it_decodes_twice_and_keeps_what_others_set() -> None:
+    safe = ("safe.directory", "*")
+    assert git_settings(build(proxy=PROXY)) == [safe]
+    proxy = "http://nylorun:a%25b%2F@[fd00::1]:8080"
+    assert git_settings(build(proxy=proxy)) == [safe, ("http.proxy", "http://nylorun:a%2525b%252F@[fd00::1]:8080")]
+    theirs = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "user.name", "GIT_CONFIG_VALUE_0": "x"}
+    assert git_settings(build(session=theirs)) == [("user.name", "x"), safe]
+    assert build(session={"GIT_CONFIG_COUNT": "x"})["GIT_CONFIG_COUNT"] == "x"
 
 
 WAITERS = {
