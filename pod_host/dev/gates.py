@@ -219,6 +219,7 @@ class Gates:
         if target != {"kind": "mcp", "server": body.server.server_name, "tool": body.name}:
             raise GateRefusal(409, "effect_not_journaled", "the journaled target is another server or tool")
         server = self._declared(claims, body.server)
+        self._compare(row, body.arguments)
         mcp = load(self._sessions.row(claims["ses"])["mcp"] or "null")
         call = ToolCall(body.name, body.arguments, body.effect_id, request.headers.get("traceparent"))
         repeatable = is_repeatable(mcp, server["name"], body.name)
@@ -229,11 +230,19 @@ class Gates:
         row = self._journaled(request, claims, body.effect_id, "tool")
         if load(row["intent"]).get("target") != {"kind": "http", "tool": body.tool.tool_name}:
             raise GateRefusal(409, "effect_not_journaled", "the journaled target is another tool")
+        self._compare(row, body.input)
         tool = self._sessions.definition(claims["ses"]).http_tools()[body.tool.tool_name]
         traceparent = request.headers.get("traceparent")
         return _json(
             await self._tools.call_http(claims["ses"], tool, body.input, key=body.effect_id, traceparent=traceparent)
         )
+
+    def _compare(self, row: sqlite3.Row, arguments: Json) -> None:
+        """Nobody says that the gate looks; but what was journaled is not what runs."""
+        if load(row["intent"])["input"] != self._authority.redact(arguments):
+            self._record.warn(
+                f"tool call {row['id']}: its arguments are not its intent's input", session_id=row["session_id"]
+            )
 
     def _declared(self, claims: JsonObject, server: ServerName) -> JsonObject:
         definition = self._sessions.definition(claims["ses"])

@@ -317,6 +317,15 @@ async def test_an_answer_that_is_too_large_is_refused(build: Build, options: Jso
         assert error["failure"]["code"] == "mcp.too-large"
 
 
+async def test_arguments_that_were_not_journaled_are_warned_of(build: Build) -> None:
+    async with library_of(build) as rig:
+        await rig.discover()
+        body = await rig.mcp_call("search", query="a")
+        assert (await send(rig, "tool-calls", {**body, "arguments": {"query": "b"}}))["ok"] is True
+        texts = [warning["text"] for warning in (await rig.world.north.get("/v1/warnings"))["warnings"]]
+        assert any("are not its intent's input" in text for text in texts)
+
+
 async def test_arguments_that_the_server_does_not_take_are_its_own_error(build: Build) -> None:
     async with library_of(build) as rig:
         await rig.discover()
