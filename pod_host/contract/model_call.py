@@ -234,6 +234,11 @@ class ServerName(Sent):
     server_name: Text1
 
 
+def server_name(name: str, agent_id: str | None) -> ServerName:
+    """``agent_id``: of the agent used as a tool that declares it; None: the session's own agent does."""
+    return ServerName(server_name=name) if agent_id is None else ServerName(server_name=name, agent_id=agent_id)
+
+
 class McpConnectBody(Sent):
     server: ServerName
 

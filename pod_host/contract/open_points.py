@@ -9,10 +9,11 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pod_host.contract.base import Json, JsonObject
+from pod_host.contract.model_call import ModelChoice
 from pod_host.contract.workspace import TOOLS_OF, WorkspaceCall
 from pod_host.errors import ContractViolation
 
@@ -45,10 +46,88 @@ WAKE_DELAY = re.compile(r"\d{1,9}(?:\.\d{1,6})?\s*[smhd]")
 # --- http-calls: how the body names the tool (section 5) ----------------------------------------------------------------
 
 
-def http_call_bodies(tool: str, effect_id: str, turn_id: str, arguments: Json) -> tuple[JsonObject, ...]:
-    """Bodies of ``http-calls``, likeliest first: the next is tried after ``400 invalid_request``."""
-    named = {"tool": {"toolName": tool}, "effectId": effect_id, "input": arguments}
-    return (named, {**named, "turnId": turn_id}, {**named, "tool": {"tool": tool}})
+def http_call_bodies(
+    tool: str, effect_id: str, turn_id: str, arguments: Json, agent_id: str | None = None
+) -> tuple[JsonObject, ...]:
+    """Bodies of ``http-calls``, likeliest first: the next is tried after ``400 invalid_request``. ``agent_id``: of the agent
+    used as a tool that declares the tool."""
+    agent = {} if agent_id is None else {"agentId": agent_id}
+    named = {"tool": {**agent, "toolName": tool}, "effectId": effect_id, "input": arguments}
+    return (named, {**named, "turnId": turn_id}, {**named, "tool": {**agent, "tool": tool}})
+
+
+# --- tools[].agent: how a manifest defines an agent used as a tool (section 3) --------------------------------------------
+
+_DEFINES = ("instructions", "tools", "skills", "mcpServers")
+_MEMBER_KINDS: Mapping[str, tuple[type, ...]] = {
+    "instructions": (str, list),
+    "tools": (list, dict),
+    "skills": (list, dict),
+    "mcpServers": (list, dict),
+    "outputSchema": (dict,),
+    "model": (str, dict),
+}
+
+
+@dataclass(frozen=True)
+class UsedDefinition:
+    """``manifest``: the agent's own, flat as a turn's. ``model``: of its calls, when it names one."""
+
+    id: str
+    manifest: JsonObject
+    model: ModelChoice | None
+
+
+def used_definition(tool: str, agent: Json, manifests: Sequence[JsonObject]) -> UsedDefinition:
+    """The agent of a manifest's ``tool``: a definition, in itself or within ``harness`` or ``manifest``; or its name, a text
+    or an object with ``name``, ``id`` or ``ref``, for one of the ``agents`` of ``manifests``. Raises ContractViolation."""
+    named = agent if isinstance(agent, str) else None
+    if isinstance(agent, Mapping) and not _defines(agent):
+        ref = _first(agent, "ref", "name", "id")
+        named = ref if isinstance(ref, str) else None
+    if named is not None:
+        agent = next((found for manifest in manifests if (found := _named_agent(manifest, named)) is not None), None)
+        if agent is None:
+            raise ContractViolation(f"no agent {named} is defined")
+    definition = _defines(agent) if isinstance(agent, Mapping) else None
+    if definition is None:
+        raise ContractViolation(f"its agent is not defined by {', '.join(_DEFINES)}")
+    for member, kinds in _MEMBER_KINDS.items():
+        if definition.get(member) is not None and not isinstance(definition[member], kinds):
+            raise ContractViolation(f"its agent's {member} is {_kind(definition[member])}")
+    own = _first(agent, "id", "name") or _first(definition, "id", "name")
+    model = _model_choice(definition.get("model"))
+    return UsedDefinition(own if isinstance(own, str) else named or tool, dict(definition), model)
+
+
+def _model_choice(model: Json) -> ModelChoice | None:
+    """A text is the model's id."""
+    if model is None:
+        return None
+    given = {"id": model} if isinstance(model, str) else model
+    known = {name: given[name] for name in ("id", "controls", "config") if given.get(name) is not None}
+    if not known:
+        raise ContractViolation("its agent's model has no id, controls or config")
+    return ModelChoice.read(known, "its agent's model")
+
+
+def _defines(agent: Mapping[str, Json]) -> Mapping[str, Json] | None:
+    """What of ``agent`` is a flat manifest."""
+    for part in (agent, agent.get("harness"), agent.get("manifest")):
+        if isinstance(part, Mapping) and any(part.get(member) is not None for member in _DEFINES):
+            return part
+    return None
+
+
+def _named_agent(manifest: JsonObject, name: str) -> Json:
+    for part in (manifest, _object(manifest.get("harness"))):
+        agents = part.get("agents")
+        if isinstance(agents, Mapping) and name in agents:
+            return {"id": name, **_object(agents[name])}
+        for entry in agents if isinstance(agents, list) else ():
+            if isinstance(entry, Mapping) and name in (entry.get("id"), entry.get("name")):
+                return entry
+    return None
 
 
 # --- session.mcp: the snapshot's members (section 3) ---------------------------------------------------------------------

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -16,13 +15,13 @@ from pod_host.contract.open_points import http_call_bodies
 from pod_host.errors import ContractViolation
 from pod_host.turn.journal import Execution, Fate, Known, Unknown
 from pod_host.turn.log import tell
+from pod_host.turn.manifests import TOOL_NAME, declared_tools
 from pod_host.turn.results import failure
 from pod_host.turn.text import readable
 from pod_host.turn.tool_arguments import ArgumentCheck, is_object_schema
 from pod_host.turn.tool_gate import ToolGate
 from pod_host.turn.toolset import Tool
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MEMBERS: Final = {  # of an outcome's value, by its kind
     "completed": ("output", "files", "truncated", "redacted"),
     "failed": ("code", "message", "retryable", "server", "vault", "redacted"),
@@ -32,15 +31,18 @@ _MEMBERS: Final = {  # of an outcome's value, by its kind
 
 @dataclass(frozen=True, slots=True)
 class HttpTools:
-    """``manifest``: its ``tools``, a list, or an object by name. What the manifest says of a tool's address and credentials
-    is the gate's business."""
+    """Those of ``manifest``; what it says of a tool's address and credentials is the gate's business. ``agent_id``: of the
+    agent used as a tool whose manifest it is."""
 
     manifest: JsonObject
     turn_id: str
     gate: ToolGate
+    agent_id: str | None = None
 
     def tools(self) -> Iterable[Tool]:
-        for name, declared in _declared(self.manifest.get("tools")):
+        for name, declared in declared_tools(self.manifest):
+            if declared.get("agent") is not None:
+                continue  # see `AgentTools`
             schema = declared.get("inputSchema", {"type": "object"})
             why = _why_not(name, declared, schema)
             if why is not None:
@@ -58,26 +60,16 @@ class HttpTools:
             )
 
     async def _run(self, name: str, arguments: JsonObject, execution: Execution) -> Fate:
-        forms = http_call_bodies(name, execution.effect_id, self.turn_id, arguments)
+        forms = http_call_bodies(name, execution.effect_id, self.turn_id, arguments, self.agent_id)
         answer = await self.gate.call(HTTP_CALLS_PATH, forms, execution, "http.failed")
         return _fate(answer) if isinstance(answer, dict) else answer
 
 
-def _declared(tools: Json) -> Iterator[tuple[str, JsonObject]]:
-    if isinstance(tools, dict):
-        tools = [{"name": name, **tool} for name, tool in tools.items() if isinstance(tool, dict)]
-    for tool in tools if isinstance(tools, list) else ():
-        if isinstance(tool, dict):
-            yield str(tool.get("name")), tool
-
-
 def _why_not(name: str, declared: JsonObject, schema: Json) -> str | None:
     """Why a declared tool cannot be offered; None when it can."""
-    if isinstance(declared.get("agent"), dict | str):
-        return "it is an agent used as a tool"
     if not isinstance(declared.get("http"), dict):
         return "nothing runs it: it has no http"
-    if not _NAME.fullmatch(name):
+    if not TOOL_NAME.fullmatch(name):
         return "its name is not 1 to 64 letters, digits, - and _"
     return None if is_object_schema(schema) else "its inputSchema is no object schema"
 

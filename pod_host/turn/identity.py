@@ -3,7 +3,7 @@ never from the order in which things happen, so that a run that starts over asks
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pod_host.contract.base import JsonObject
 from pod_host.contract.canonical import effect_id
@@ -13,13 +13,16 @@ from pod_host.contract.turn_start import TurnStart
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """Makes the intents of one segment. Steps count from 1 over the whole turn, calls from 0 within their step."""
+    """Makes the intents of one segment. Steps count from 1 over the whole turn, calls from 0 within their step.
+
+    ``within``: the identity of the call whose agent's effects these are, and a slash; empty for the session's own."""
 
     session_id: str
     turn_id: str
     segment: int
     agent_id: str
     manifest_hash: str
+    within: str = ""
 
     @classmethod
     def of(cls, start: TurnStart) -> Identities:
@@ -33,9 +36,14 @@ class Identities:
             manifest_hash=checkpoint.manifest_hash,
         )
 
+    def of_agent(self, effect_id: str) -> Identities:
+        """For the effects of the agent that the call ``effect_id`` runs."""
+        prefix = replace(self, within="")._effect_id("tool", "")
+        return replace(self, within=f"{effect_id.removeprefix(prefix)}/")
+
     def step_id(self, step: int) -> str:
         """The step's name in transcript entries: unique in the session."""
-        return f"{self.turn_id}.step-{step}"
+        return f"{self.turn_id}.{self.within}step-{step}"
 
     def model(self, step: int, attempt: int) -> ModelIntent:
         """The model call of a step. A call asked again after a failure is an effect of its own."""
@@ -48,7 +56,7 @@ class Identities:
 
     def _model_intent(self, identity: str) -> ModelIntent:
         return ModelIntent(
-            effect_id=effect_id(self.turn_id, self.segment, "model", identity),
+            effect_id=self._effect_id("model", identity),
             session_id=self.session_id,
             turn_id=self.turn_id,
             agent_id=self.agent_id,
@@ -71,7 +79,7 @@ class Identities:
         """Call ``index`` of a step's answer. The model's own call id may come twice, so it is not the identity.
         ``skill``: the one that the call uses."""
         return ToolIntent(
-            effect_id=effect_id(self.turn_id, self.segment, "tool", f"step-{step}/{index}"),
+            effect_id=self._effect_id("tool", f"step-{step}/{index}"),
             session_id=self.session_id,
             turn_id=self.turn_id,
             agent_id=self.agent_id,
@@ -86,8 +94,11 @@ class Identities:
             **({"skill": skill} if skill else {}),
         )
 
+    def _effect_id(self, kind: str, identity: str) -> str:
+        return effect_id(self.turn_id, self.segment, kind, f"{self.within}{identity}")
+
     def _invocation(self, identity: str) -> str:
-        return f"{self.turn_id}.{self.segment}.{identity}"
+        return f"{self.turn_id}.{self.segment}.{self.within}{identity}"
 
 
 def _attempt(identity: str, attempt: int) -> str:

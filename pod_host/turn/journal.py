@@ -86,6 +86,10 @@ class Journal:
         self._requests = requests
         self._recorded = {outcome.effect_id: outcome for outcome in recorded}
 
+    def knows(self, effect_id: str) -> bool:
+        """Whether the effect's outcome was recorded before this run began."""
+        return effect_id in self._recorded
+
     async def settle(
         self,
         intent: ModelIntent | ToolIntent,

@@ -38,7 +38,8 @@ class Yields:
 
 @dataclass(frozen=True, slots=True)
 class AgentLoop:
-    """``answers``: what the last answer must be. ``steps``: how many the turn had when the segment began."""
+    """``answers``: what the last answer must be. ``steps``: how many the turn had when the segment began. ``most_steps``:
+    the loop yields after so many, and for nothing else; None: as a segment does."""
 
     ids: Identities
     conversation: Conversation
@@ -47,6 +48,7 @@ class AgentLoop:
     answers: Answers
     stop: Stop
     steps: int
+    most_steps: int | None = None
 
     async def run(self, inputs: list[Entry]) -> Answered | Yields:
         """The segment. Raises what model and tool calls raise: Stopped, Waits, TurnFailure."""
@@ -83,6 +85,8 @@ class AgentLoop:
     def _is_long(self, step: int, seconds: float) -> bool:
         """Whether the segment should end at this boundary. Time is no replayed fact, and need not be: a segment that ran
         again and goes on past this boundary asks for effects that nobody has asked for."""
+        if self.most_steps is not None:
+            return step - self.steps >= self.most_steps
         return (
             step - self.steps >= limits.YIELD_STEPS
             or seconds >= limits.YIELD_SECONDS

@@ -1,16 +1,17 @@
 """What the session's MCP servers offer, found once and recorded for every later turn (Harness API v5, section 3, ``mcp``).
 
-The servers that the manifest declares are connected beside one another through the Tool Gate, and what they list goes to
-core as ``session.mcp``; the facts of its answer are what the turn runs with. A server that fails leaves a diagnostic, and
-nothing here fails a turn.
+The servers that the manifest declares, and those of the agents that it uses as tools, are connected beside one another
+through the Tool Gate, and what they list goes to core as ``session.mcp``; the facts of its answer are what the turn runs
+with. A server that fails leaves a diagnostic, and nothing here fails a turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
@@ -20,19 +21,25 @@ from pod_host.contract.model_call import (
     MCP_LIST_PATH,
     McpConnectBody,
     McpListBody,
-    ServerName,
     ToolGateAnswer,
+    server_name,
 )
 from pod_host.contract.open_points import mcp_snapshots
 from pod_host.contract.turn_start import McpFacts, TurnStart
 from pod_host.contract.work import SessionMcpParams, SessionMcpResult
 from pod_host.errors import ContractViolation, GateRefusal, GateUnavailable, PodHostError
+from pod_host.turn.agents import UsedAgent, every
 from pod_host.turn.endings import TurnThrown
 from pod_host.turn.log import tell
+from pod_host.turn.manifests import declared_servers
+from pod_host.turn.pieces import is_deep
 from pod_host.turn.requests import Requests
 from pod_host.turn.text import readable
 from pod_host.turn.tool_arguments import is_object_schema
 from pod_host.turn.tool_gate import ToolGate
+
+_ServerId: TypeAlias = tuple[str | None, str]
+"""The id of the agent used as a tool that declares a server (None: the session's own agent does), and the server's name."""
 
 
 class _ServerFailed(PodHostError):
@@ -58,6 +65,7 @@ class Discovery:
     requests: Requests
     gate: ToolGate
     start: TurnStart
+    agents: Sequence[UsedAgent] = ()
 
     async def facts(self) -> McpFacts:
         """The facts that the turn runs with. Raises Stopped.
@@ -68,19 +76,24 @@ class Discovery:
         start = self.start
         if start.mcp is not None:
             return start.mcp
-        declared = dict(_declared(start.manifest))
+        declared = dict(self._declared())
         if not declared or start.outcomes:
             return McpFacts()
-        listing = [self._list(place, name) for place, name in enumerate(declared)]
+        listing = [self._list(place, server) for place, server in enumerate(declared)]
         listed = await asyncio.gather(*listing, return_exceptions=True)
         for fault in listed:
             if isinstance(fault, BaseException):
                 raise fault
         return await self._record([one for one in listed if isinstance(one, _Listed)], declared)
 
+    def _declared(self) -> Iterator[tuple[_ServerId, JsonObject]]:
+        yield from (((None, name), server) for name, server in declared_servers(self.start.manifest))
+        for agent in every(self.agents):
+            yield from (((agent.id, name), server) for name, server in declared_servers(agent.manifest))
+
     # --- Core ------------------------------------------------------------------------------------------------------------
 
-    async def _record(self, listed: list[_Listed], declared: dict[str, JsonObject]) -> McpFacts:
+    async def _record(self, listed: list[_Listed], declared: Mapping[_ServerId, JsonObject]) -> McpFacts:
         """The first snapshot of a session stays, so one of no servers is not sent: the next turn may find some."""
         servers = [one.server for one in listed if one.server is not None]
         manifest_hash = self.start.checkpoint.manifest_hash
@@ -101,26 +114,27 @@ class Discovery:
 
     # --- Servers ---------------------------------------------------------------------------------------------------------
 
-    async def _list(self, place: int, name: str) -> _Listed:
+    async def _list(self, place: int, of: _ServerId) -> _Listed:
         try:
             async with asyncio.timeout(limits.MCP_DISCOVERY_SECONDS):
-                server, left_out = await self._connect(f"{self.requests.run_id}:mcp-{place}", name)
+                server, left_out = await self._connect(f"{self.requests.run_id}:mcp-{place}", of)
         except TimeoutError:
-            return _failed(name, f"It did not answer within {limits.MCP_DISCOVERY_SECONDS:.0f} s")
+            return _failed(of, f"It did not answer within {limits.MCP_DISCOVERY_SECONDS:.0f} s")
         except _ServerFailed as fault:
-            return _failed(name, str(fault), fault.credential_ids)
+            return _failed(of, str(fault), fault.credential_ids)
         except (GateRefusal, GateUnavailable, ContractViolation) as fault:
-            return _failed(name, str(fault))
+            return _failed(of, str(fault))
         told = f"{len(server['tools'])} tools"
         if left_out:
             told += f"; left out: {', '.join(left_out)}"
-        return _Listed(server, _diagnostic(name, "connected", told))
+        return _Listed(server, _diagnostic(of, "connected", told))
 
-    async def _connect(self, key: str, name: str) -> tuple[JsonObject, list[str]]:
+    async def _connect(self, key: str, of: _ServerId) -> tuple[JsonObject, list[str]]:
         """The server as a snapshot holds it, and its tools that cannot be used."""
-        named = ServerName(server_name=name)
+        agent_id, name = of
+        named = server_name(name, agent_id)
         connected = await self._ask(MCP_CONNECT_PATH, McpConnectBody(server=named).wire(), f"{key}:connect")
-        server: JsonObject = {"name": name, "tools": []}
+        server: JsonObject = {"name": name, "tools": [], **_agent(agent_id)}
         instructions = connected.get("instructions") if isinstance(connected, dict) else None
         if isinstance(instructions, str) and instructions:
             server["instructions"] = readable(instructions)
@@ -152,16 +166,6 @@ class Discovery:
         raise _ServerFailed(str(error.get("message") or "The server cannot be reached"), error.get("credentialIds"))
 
 
-def _declared(manifest: JsonObject) -> Iterator[tuple[str, JsonObject]]:
-    """The manifest's servers, a list, or an object by name."""
-    servers = manifest.get("mcpServers")
-    if isinstance(servers, dict):
-        servers = [{"name": name, **server} for name, server in servers.items() if isinstance(server, dict)]
-    for server in servers if isinstance(servers, list) else ():
-        if isinstance(server, dict) and isinstance(server.get("name"), str) and server["name"]:
-            yield server["name"], server
-
-
 def _tool(entry: Json) -> JsonObject | None:
     """A listed tool as a snapshot holds it; None for one that cannot be called: no usable name, no object schema."""
     if not isinstance(entry, dict) or not is_object_schema(entry.get("inputSchema")):
@@ -175,25 +179,25 @@ def _tool(entry: Json) -> JsonObject | None:
     for member in ("outputSchema", "annotations"):
         if isinstance(entry.get(member), dict):
             tool[member] = entry[member]
-    try:
-        canonical(tool)
-    except ContractViolation:  # nested too deeply
-        return None
-    return tool
+    return None if is_deep(tool, limits.SCHEMA_DEPTH + 1) else tool
 
 
-def _facts(answer: SessionMcpResult, servers: list[JsonObject], declared: dict[str, JsonObject]) -> McpFacts:
+def _facts(answer: SessionMcpResult, servers: list[JsonObject], declared: Mapping[_ServerId, JsonObject]) -> McpFacts:
     """Core's facts; our own, with the manifest's settings, when it answers without."""
     if answer.mcp is not None:
         try:
             return McpFacts.read(answer.mcp)
         except ContractViolation as fault:
             tell(logging.WARNING, "mcp.facts_unreadable", why=str(fault))
-    own = [
-        {**server, "tools": [{**tool, **_settings(declared[server["name"]], tool["name"])} for tool in server["tools"]]}
-        for server in servers
-    ]
+    own: list[JsonObject] = []
+    for server in servers:
+        settings = declared[server.get("agentId"), server["name"]]
+        own.append({**server, "tools": [{**tool, **_settings(settings, tool["name"])} for tool in server["tools"]]})
     return McpFacts.read({"servers": own})
+
+
+def _agent(agent_id: str | None) -> JsonObject:
+    return {} if agent_id is None else {"agentId": agent_id}
 
 
 def _settings(server: JsonObject, tool: str) -> JsonObject:
@@ -207,17 +211,19 @@ def _settings(server: JsonObject, tool: str) -> JsonObject:
     return chosen
 
 
-def _failed(name: str, message: str, credential_ids: Json = None) -> _Listed:
+def _failed(of: _ServerId, message: str, credential_ids: Json = None) -> _Listed:
     refused = message.startswith("MCP authorization refused")
-    diagnostic = _diagnostic(name, "refused" if refused else "failed", message)
+    diagnostic = _diagnostic(of, "refused" if refused else "failed", message)
     if isinstance(credential_ids, list):
         diagnostic["credentialIds"] = credential_ids
-    tell(logging.WARNING, "mcp.server_failed", server=name, why=diagnostic["message"])
+    tell(logging.WARNING, "mcp.server_failed", server=of[1], why=diagnostic["message"])
     return _Listed(None, diagnostic)
 
 
-def _diagnostic(name: str, outcome: str, message: str) -> JsonObject:
-    return {"serverName": name, "outcome": outcome, "message": readable(message)[: limits.MCP_DIAGNOSTIC_CHARACTERS]}
+def _diagnostic(of: _ServerId, outcome: str, message: str) -> JsonObject:
+    agent_id, name = of
+    text = readable(message)[: limits.MCP_DIAGNOSTIC_CHARACTERS]
+    return {**_agent(agent_id), "serverName": name, "outcome": outcome, "message": text}
 
 
 def _shown_name(entry: Json) -> str:

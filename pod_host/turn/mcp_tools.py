@@ -10,7 +10,7 @@ from functools import partial
 from pod_host import limits
 from pod_host.contract.base import JsonObject
 from pod_host.contract.effects import McpTarget
-from pod_host.contract.model_call import TOOL_CALLS_PATH, ServerName, ToolCallBody
+from pod_host.contract.model_call import TOOL_CALLS_PATH, ToolCallBody, server_name
 from pod_host.contract.turn_start import McpFacts, McpServer, McpTool
 from pod_host.turn.journal import Execution, Fate
 from pod_host.turn.log import tell
@@ -24,12 +24,13 @@ from pod_host.turn.toolset import Tool
 
 @dataclass(frozen=True, slots=True)
 class McpTools:
-    """``facts``: those that the turn runs with. ``agent_id``: the root agent's; servers of agents used as tools are
-    theirs alone."""
+    """``facts``: those that the turn runs with. ``agent_id``: of the agent whose servers these are: each agent of the
+    session has its own. ``used``: it is an agent used as a tool, so that its servers are named with its id."""
 
     facts: McpFacts
     agent_id: str
     gate: ToolGate
+    used: bool = False
 
     def tools(self) -> Iterable[Tool]:
         """Every tool has its name whether or not it is enabled, so that none is renamed when another is disabled."""
@@ -63,7 +64,8 @@ class McpTools:
         return "\n\n".join(["# MCP servers\nWhat each says of its tools, which are named <server>__<tool>:", *said])
 
     def _servers(self) -> Iterator[McpServer]:
-        return (server for server in self.facts.servers if server.agent_id in (None, self.agent_id))
+        ids = (self.agent_id,) if self.used else (None, self.agent_id)
+        return (server for server in self.facts.servers if server.agent_id in ids)
 
     def _listed(self) -> Iterator[tuple[McpServer, McpTool]]:
         return ((server, tool) for server in self._servers() for tool in server.tools)
@@ -82,7 +84,7 @@ class McpTools:
 
     async def _run(self, server: str, tool: McpTool, arguments: JsonObject, execution: Execution) -> Fate:
         body = ToolCallBody(
-            server=ServerName(server_name=server),
+            server=server_name(server, self.agent_id if self.used else None),
             effect_id=execution.effect_id,
             name=tool.name,
             arguments=arguments,

@@ -61,9 +61,8 @@ class MemoryTools:
     commands: tuple[str, ...]
 
     @classmethod
-    def of(cls, memory: TurnMemory, *, nested: bool = False) -> MemoryTools:
-        """``nested``: for an agent used as a tool, which only views."""
-        return cls(("view",) if nested or memory.access == "read_only" else tuple(_COMMANDS))
+    def of(cls, memory: TurnMemory) -> MemoryTools:
+        return cls(("view",) if memory.access == "read_only" else tuple(_COMMANDS))
 
     def tools(self) -> Iterable[Tool]:
         named = [name for command in self.commands for part in _COMMANDS[command] for name in part]

@@ -49,7 +49,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class ModelCalls:
-    """Model calls of one segment. ``tools``: gives those offered now, canonical JSON of an array."""
+    """Model calls of one loop. ``tools``: gives those offered now, canonical JSON of an array. ``choice``: of the model, a
+    ModelChoice in canonical JSON; None: the one that ``start`` names."""
 
     ids: Identities
     start: TurnStart
@@ -58,13 +59,14 @@ class ModelCalls:
     gates: GatePort
     run: RunPort
     stop: Stop
+    choice: bytes | None = None
 
     async def answer(self, step: int, prompt: list[bytes], *, attempt: int, may_be_silent: bool) -> Asked:
         """The model's answer to ``prompt`` (canonical pieces, in order), for step ``step``, from its ``attempt`` on.
 
         Raises ModelFailed when it cannot be had, Waits when the call's fate is not known.
         """
-        settle = partial(self._settle, partial(self.ids.model, step), prompt, self.tools(), None)
+        settle = partial(self._settle, partial(self.ids.model, step), prompt, self.tools(), self.choice)
         return await self._ask(settle, attempt, may_be_silent=may_be_silent)
 
     async def summary(self, step: int, trigger: str, number: int, prompt: list[bytes], most_tokens: int) -> Asked:

@@ -68,14 +68,14 @@ class ToolCalls:
         _raise_worst(tasks)
         self.stop.check()
         settled = [task.result() for task in tasks]
-        held = [result for result in settled if isinstance(result, Held)]
+        held = [result for result in settled if isinstance(result, Waits)]
         if held:
-            raise _waits(held)
-        results = [result for result in settled if not isinstance(result, Held)]
+            raise _all_of(held)
+        results = [result for result in settled if not isinstance(result, Waits)]
         self.tools.find(found_in(results))
         return results
 
-    async def _call(self, step: int, call: Call, place: _Place, share: int) -> JsonObject | Held:
+    async def _call(self, step: int, call: Call, place: _Place, share: int) -> JsonObject | Waits:
         try:
             tool = self.tools.get(call.name)
             refusal = self._refusal(call, tool)
@@ -92,12 +92,16 @@ class ToolCalls:
             )
             if isinstance(tool.target, RuntimeTarget):
                 await place.turn()  # core runs it as it takes the intent, so its turn comes before that
-            settled = await self.journal.settle(
-                intent, _hash(intent), partial(self._run, tool, call, place, share), smaller
-            )
+            run = partial(self._run, tool, call, place, share)
+            if tool.runs_first and not self.journal.knows(intent.effect_id):
+                fate = await run(Execution(intent.effect_id, traceparent=None, rejoin=False))
+                run = partial(_ran, fate)
+            settled = await self.journal.settle(intent, _hash(intent), run, smaller)
             if isinstance(settled, Held):
-                return settled
+                return Waits("waiting" if settled.status == "pending" else "uncertain", [settled.effect_id])
             return tool_result(call.id, call.name, fit(settled.value, share))
+        except Waits as waits:  # of a call that has effects of its own: those beside it go on
+            return waits
         finally:
             place.settle()
 
@@ -129,8 +133,8 @@ class ToolCalls:
             with suppress(Stopped):  # the answer to that is below
                 await tool.ready()
         if self.stop.reason is not None:
-            if isinstance(tool.target, McpTarget | HttpTarget):
-                raise Stopped(self.stop.reason)  # it may run at its gate already: the next owner sends it, or joins it
+            if tool.runs_first or isinstance(tool.target, McpTarget | HttpTarget):
+                raise Stopped(self.stop.reason)  # it may run, or have run, in part: the next owner goes on with it
             return Known(failure("tool.interrupted", "The call was not started: the turn was being stopped."))
         # A call is handed over before its first wait, so the next one starts once this task has come to that.
         asyncio.get_running_loop().call_soon(place.start)
@@ -193,12 +197,18 @@ def _hash(intent: ToolIntent) -> str:
     return sha256_hex(canonical(intent.wire()))
 
 
-def _waits(held: Sequence[Held]) -> Waits:
-    pending = [effect.effect_id for effect in held if effect.status == "pending"]
-    return Waits("waiting", pending) if pending else Waits("uncertain", [effect.effect_id for effect in held])
+async def _ran(fate: Fate, execution: Execution) -> Fate:
+    return fate
 
 
-def _raise_worst(tasks: Sequence[asyncio.Task[JsonObject | Held]]) -> None:
+def _all_of(held: Sequence[Waits]) -> Waits:
+    """``waiting`` while a person is to answer for any of them."""
+    pending = [waits for waits in held if waits.status == "waiting"]
+    effect_ids = [effect_id for waits in pending or held for effect_id in waits.effect_ids]
+    return Waits("waiting" if pending else "uncertain", effect_ids)
+
+
+def _raise_worst(tasks: Sequence[asyncio.Task[JsonObject | Waits]]) -> None:
     """What failed the step, before what was only stopped for it."""
     faults = [fault for task in tasks if (fault := task.exception()) is not None]
     for fault in sorted(faults, key=lambda fault: isinstance(fault, Stopped)):

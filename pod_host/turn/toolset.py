@@ -27,6 +27,8 @@ class Tool:
     ``also_named``: other names that a model calls it by, and the arguments that each stands for. ``skill_of``: the skill
     that a call with these arguments uses, for its intent. ``ready``: awaited before ``run``, in the calls' order.
 
+    ``runs_first``: ``run`` comes before the intent, since it has effects of its own: those are what must not run twice.
+
     ``deferred``: whether it is offered only once it was found; None: only where there are too many others."""
 
     name: str
@@ -39,6 +41,7 @@ class Tool:
     also_named: Mapping[str, JsonObject] = field(default_factory=dict)
     skill_of: Callable[[JsonObject], str | None] = lambda arguments: None
     ready: Callable[[], Awaitable[None]] | None = None
+    runs_first: bool = False
     deferred: bool | None = False
 
 

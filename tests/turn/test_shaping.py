@@ -19,13 +19,13 @@ from pod_host.errors import RuntimeRefusal
 from pod_host.turn import Reported
 from pod_host.turn.artifacts import Artifacts
 from pod_host.turn.journal import Execution, Fate, Known
+from pod_host.turn.loops import Loop
 from pod_host.turn.projection import Reader
 from pod_host.turn.requests import Requests
 from pod_host.turn.results import fit, json_bytes, share_bytes
 from pod_host.turn.shaping import Shaper
 from pod_host.turn.stop import IN_HAND, Stop
 from pod_host.turn.toolset import Tool
-from pod_host.turn.turn import Turn
 from tests.turn.artifact_store import ArtifactStore
 from tests.turn.double import Runtime, calls, script, text
 from tests.turn.json_values import values
@@ -292,7 +292,7 @@ async def test_a_call_cut_off_at_any_point_is_shaped_alike_and_stored_once(
     at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server()
-    monkeypatch.setattr(Turn, "_providers", lambda turn, workspace: iter([server]))
+    monkeypatch.setattr(Loop, "_providers", lambda loop, skills: iter([server]))
     runtime = searching()
     await until_killed(runtime, Sandbox(), at, model=MODEL)
     if not runtime.outputs:
@@ -311,7 +311,7 @@ async def test_a_call_cut_off_at_any_point_is_shaped_alike_and_stored_once(
 
 
 async def test_the_points_are_fewer_than_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Turn, "_providers", lambda turn, workspace: iter([Server()]))
+    monkeypatch.setattr(Loop, "_providers", lambda loop, skills: iter([Server()]))
     runtime = searching()
     assert await runtime.turn(Sandbox(world=runtime.world), model=MODEL).run() == Reported("completed")
     assert 30 < len(runtime.world.points) <= 60

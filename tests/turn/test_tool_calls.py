@@ -15,8 +15,8 @@ from pod_host.errors import InputIssue, RuntimeRefusal, SandboxError, WorkerLost
 from pod_host.sandbox.outcomes import Completed, Failed, Outcome
 from pod_host.turn import Reported
 from pod_host.turn.journal import Execution, Fate, Known
+from pod_host.turn.loops import Loop
 from pod_host.turn.toolset import Tool, ToolProvider, Toolset
-from pod_host.turn.turn import Turn
 from tests.turn.double import TURN, Runtime, calls, script, text
 from tests.turn.sandbox_double import Sandbox
 
@@ -298,7 +298,7 @@ async def test_a_tool_that_runs_alone_waits_and_is_waited_for(monkeypatch: pytes
     providers: list[ToolProvider] = [
         Local(name, parallel, log) for name, parallel in (("beside", True), ("alone", False))
     ]
-    monkeypatch.setattr(Turn, "_providers", lambda turn, workspace: iter(providers))
+    monkeypatch.setattr(Loop, "_providers", lambda loop, skills: iter(providers))
     answer = calls(("beside", {}), ("beside", {}), ("alone", {}), ("beside", {}), ("beside", {}))
     runtime = Runtime(script(answer, text("Done.")))
     assert await runtime.turn().run() == Reported("completed")

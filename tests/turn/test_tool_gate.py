@@ -234,7 +234,7 @@ async def test_tools_that_cannot_be_called_are_left_out_and_logged(caplog: pytes
     assert declared(runtime) == [{"name": "bare", "inputSchema": {"type": "object"}}]
     whys = [record.fields["why"] for record in caplog.records if record.event == "tool.left_out"]  # type: ignore[attr-defined]
     assert whys == [
-        "it is an agent used as a tool",
+        "no agent x is defined",
         "its name is not 1 to 64 letters, digits, - and _",
         "nothing runs it: it has no http",
         "its inputSchema is no object schema",
