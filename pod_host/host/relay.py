@@ -117,7 +117,7 @@ class Relay:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as fault:
             log.warning("relay.failed", reason=f"{host} does not resolve: {fault}")
-            return
+            found = []  # clients are told so, and do not wait
         addresses = list(dict.fromkeys((str(entry[4][0]), port) for entry in found))
         authorization = "Basic " + base64.b64encode(f"{self._user}:{self._token}".encode()).decode()
         if self._process is not None:

@@ -55,19 +55,27 @@ def confine(uid: int | None) -> None:
 
 
 async def _serve(host: socket.socket, listener: socket.socket) -> None:
+    """Clients wait in the listener's queue until there is a token: one that comes while a relay is replaced gets through."""
     proxy = Proxy()
-    tasks = {asyncio.create_task(proxy.serve(listener)), asyncio.create_task(_hear(host, proxy))}
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in done:
-        task.result()
+    host.setblocking(False)
+    await asyncio.get_running_loop().sock_sendall(host, b'{"ready": true}')
+    if await _hear(host, proxy):
+        tasks = {asyncio.create_task(proxy.serve(listener)), asyncio.create_task(_hear_on(host, proxy))}
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
     os._exit(0)  # the host is gone: clients that read slowly are no reason to stay
 
 
-async def _hear(host: socket.socket, proxy: Proxy) -> None:
-    """Until the host is gone."""
-    loop = asyncio.get_running_loop()
-    host.setblocking(False)
-    await loop.sock_sendall(host, b'{"ready": true}')
-    while packet := await loop.sock_recv(host, PACKET_BYTES):
+async def _hear_on(host: socket.socket, proxy: Proxy) -> None:
+    while await _hear(host, proxy):
+        pass
+
+
+async def _hear(host: socket.socket, proxy: Proxy) -> bool:
+    """The next token. False when the host is gone."""
+    packet = await asyncio.get_running_loop().sock_recv(host, PACKET_BYTES)
+    if packet:
         told: dict[str, Any] = json.loads(packet)
         proxy.authorize(told["authorization"], [(address, port) for address, port in told["addresses"]])
+    return bool(packet)

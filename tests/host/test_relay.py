@@ -70,36 +70,37 @@ def pid_of(relay: Relay) -> int:
 
 
 async def test_it_adds_the_token_of_the_moment(relay: Relay, egress: Egress) -> None:
-    assert await status(relay) == 503
+    waiting = asyncio.create_task(status(relay))  # a client that comes before there is a token waits
     for token in ("first+/=%41@:", "second"):
         relay.authorize(token)
         async with asyncio.timeout(WAIT):
-            while await status(relay) == 503 or egress.tokens.get_nowait() != f"nylorun:{token}":
+            while await status(relay) != 403 or egress.tokens.get_nowait() != f"nylorun:{token}":
                 pass
+    assert await waiting == 403
 
 
 async def test_killed_it_comes_back_on_the_same_port_with_the_token(relay: Relay, egress: Egress) -> None:
     relay.authorize("token")
     url = relay.url
-    async with asyncio.timeout(WAIT):
-        while await status(relay) != 403:
-            pass
+    assert await status(relay) == 403
     first = pid_of(relay)
     os.kill(first, signal.SIGKILL)
     async with asyncio.timeout(WAIT):
         while True:
             try:
-                if await status(relay) == 403 and pid_of(relay) != first:
-                    break
-            except (OSError, IndexError):
-                continue  # it went with the connection
+                assert await status(relay) == 403
+            except (OSError, IndexError):  # the dead one's: it went with the connection
+                continue
+            break
+    assert pid_of(relay) != first
     assert relay.url == url
 
 
 async def test_it_ends_with_the_host_and_leaves_no_port(egress: Egress) -> None:
     relay = Relay(egress.url, "nylorun")
     await relay.start()
-    assert await status(relay) == 503
+    relay.authorize("token")
+    assert await status(relay) == 403
     pid, port = pid_of(relay), int(relay.url.rpartition(":")[2])
     await relay.stop()
     assert not exists(pid)
@@ -112,7 +113,8 @@ def exists(pid: int) -> bool:
 
 
 async def test_nothing_of_it_can_be_read_by_its_own_user(relay: Relay) -> None:
-    assert await status(relay) == 503
+    relay.authorize("token")
+    assert await status(relay) == 403
     assert_closed_to_its_user(pid_of(relay))
 
 

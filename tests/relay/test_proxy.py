@@ -101,12 +101,11 @@ Start = Callable[..., Awaitable[Relayed]]
 async def start() -> AsyncIterator[Start]:
     started: list[tuple[Relayed, asyncio.Task[None]]] = []
 
-    async def make(*, authorized: bool = True, idle_seconds: float = relay.IDLE_SECONDS) -> Relayed:
+    async def make(*, idle_seconds: float = relay.IDLE_SECONDS) -> Relayed:
         egress = Egress()
         await egress.start()
         proxy = Proxy(idle_seconds=idle_seconds)
-        if authorized:
-            proxy.authorize(AUTHORIZATION, [egress.address])
+        proxy.authorize(AUTHORIZATION, [egress.address])
         listener = socket.create_server(("127.0.0.1", 0))
         relayed = Relayed(egress, proxy, listener.getsockname()[1])
         started.append((relayed, asyncio.create_task(proxy.serve(listener))))
@@ -227,8 +226,6 @@ async def test_a_refusal_is_passed_on_and_one_of_the_token_is_not_asked_of_the_c
 
 
 async def test_what_it_cannot_do_is_told(start: Start) -> None:
-    early = await start(authorized=False)
-    assert (await early.whole(b"CONNECT a.test:443 HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
     relayed = await start()
     assert (await relayed.whole(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
     long = b"CONNECT a.test:443 HTTP/1.1\r\nA: " + b"x" * 200_000 + b"\r\n\r\n"
