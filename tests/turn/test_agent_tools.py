@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.model_call import HTTP_CALLS_PATH, TOOL_CALLS_PATH
-from pod_host.turn import Released, Reported
+from pod_host.turn import Reported
 from tests.turn.double import AGENT, TURN, Model, Runtime, calls, script, text
 from tests.turn.sandbox_double import Sandbox
-from tests.turn.test_replay import until_killed
 from tests.turn.tool_gate_double import Server, ToolGate, tool
 
 HELPER: JsonObject = {
@@ -78,9 +74,7 @@ async def test_its_last_answer_is_the_calls_result_and_its_effects_lie_within_th
     runtime = helped(calls(("bash", {"command": "ls"})), text("Two files."))
     sandbox = Sandbox()
     await run(runtime, sandbox)
-    assert results(runtime) == [
-        {"callId": "c0", "toolName": "helper", "kind": "completed", "output": "Two files."}
-    ]
+    assert results(runtime) == [{"callId": "c0", "toolName": "helper", "kind": "completed", "output": "Two files."}]
     assert list(runtime.journal) == [
         f"{TURN}:0:model:step-1",
         f"{TURN}:0:model:step-1/0/step-1",
@@ -209,15 +203,14 @@ async def test_its_servers_and_http_tools_are_found_and_called_under_its_id() ->
     named = {path: body for path, _, body in runtime.tools.asked}
     assert named[TOOL_CALLS_PATH]["server"] == {"agentId": "the-helper", "serverName": "docs"}
     assert named[HTTP_CALLS_PATH]["tool"] == {"agentId": "the-helper", "toolName": "order"}
+    runtime.model = lambda call, effect_id: text("Again.")
     await run(runtime, turn_id="turn_2")
     assert len(runtime.tools.recorded) == 1
 
 
 async def test_servers_of_one_name_are_each_agents_own() -> None:
     declared = [{"name": "docs", "url": "http://x/"}]
-    runtime = helped(
-        calls(("docs__a", {})), text("Yes."), own=calls(("docs__a", {}), ("helper", {"message": "Look."}))
-    )
+    runtime = helped(calls(("docs__a", {})), text("Yes."), own=calls(("docs__a", {}), ("helper", {"message": "Look."})))
     runtime.manifest["mcpServers"] = declared
     runtime.manifest["tools"][0]["agent"]["mcpServers"] = declared
     runtime.tools = ToolGate(servers={"docs": Server([[tool("a")]])})
