@@ -18,7 +18,8 @@ from pod_host.dev.config import RuntimeConfig
 from pod_host.dev.database import Database
 from pod_host.dev.http_calls import HttpCalls, HttpLost
 from pod_host.dev.keyed_calls import KeyedCalls, body_hash, conflict
-from pod_host.dev.mcp_servers import McpFailed, McpServers, ToolCall
+from pod_host.dev.mcp_connection import McpFailed
+from pod_host.dev.mcp_servers import McpServers, ToolCall
 
 KEPT_SECONDS: Final = 24 * 3600.0
 Answer = JsonObject
