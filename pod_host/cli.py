@@ -1,4 +1,4 @@
-"""The command line: ``pod-host run | dev | status | --version``.
+"""The command line: ``pod-host run | dev | status | doctor | --version``.
 
 Exit codes: 0 done, 1 a turn or a check failed, 64 usage, 70 the watchdog, 75 the network gate never closed, 78 configuration.
 Everything heavy is imported by the command that needs it: a SIGTERM during those imports must end the process too.
@@ -31,7 +31,9 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     top = _Parser(prog="pod-host", description="The harness host of a Nylorun pod Agent.", allow_abbrev=False)
     top.add_argument("--version", action="version", version=f"pod-host {__version__}")
-    commands = top.add_subparsers(dest="command", metavar="run | dev | status", required=True, parser_class=_Parser)
+    commands = top.add_subparsers(
+        dest="command", metavar="run | dev | status | doctor", required=True, parser_class=_Parser
+    )
     commands.add_parser(
         "run",
         help="the container's job: join the Runtime, serve the sandbox, take turns",
@@ -62,6 +64,13 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     status.add_argument("--json", action="store_true", help="for programs")
+    doctor = commands.add_parser(
+        "doctor",
+        help="what works here and what would not: environment, network, disk, kernel, confinement, clients",
+        description="Looks at everything that the host and its commands need. Exit code 1 when something would fail.",
+        allow_abbrev=False,
+    )
+    doctor.add_argument("--json", action="store_true", help="for programs")
     return top
 
 
@@ -78,6 +87,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run()
     if arguments.command == "status":
         return _status(as_json=arguments.json)
+    if arguments.command == "doctor":
+        from pod_host.host.doctor import main as doctor_main
+
+        return doctor_main(os.environ, json=arguments.json)
     return _dev(arguments)
 
 

@@ -150,7 +150,7 @@ class Credentials:
         return await attempts(self._join_once)
 
     async def _join_once(self) -> Held:
-        join_token = _read_join_token(self._settings.join_file)
+        join_token = read_join_token(self._settings.join_file)
         redactor.hold(join_token)
         volume_id = await asyncio.to_thread(read_or_make, self._settings.harness_dir)
         request = HostJoinRequest(
@@ -188,7 +188,7 @@ def _tell_failed_join(fault: BaseException) -> None:
         log.warning("join.unavailable", reason=str(fault))
 
 
-def _read_join_token(path: Path) -> str:
+def read_join_token(path: Path) -> str:
     """The join file's text, trimmed: read afresh at each join, for a reset writes another. Raises JoinUnavailable: the
     Secret may be mounted late, and is swapped by moving a link."""
     try:

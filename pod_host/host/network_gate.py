@@ -51,8 +51,8 @@ async def _wait_until_closed(probe: Address, runtime: Address, times: GateTimes)
     failures = openings = 0
     open_since: float | None = None
     while failures < times.failures:
-        network_is_up = await _connects(runtime, times.attempt)
-        if await _connects(probe, times.attempt):
+        network_is_up = await connects(runtime, times.attempt)
+        if await connects(probe, times.attempt):
             failures, openings = 0, openings + 1
             open_since = open_since or time.monotonic()
             if time.monotonic() - open_since >= times.deadline:
@@ -69,7 +69,8 @@ async def _wait_until_closed(probe: Address, runtime: Address, times: GateTimes)
             await asyncio.sleep(times.pause)
 
 
-async def _connects(address: Address, seconds: float) -> bool:
+async def connects(address: Address, seconds: float) -> bool:
+    """Whether a TCP connection comes about in so many seconds."""
     try:
         async with asyncio.timeout(seconds):
             _, writer = await asyncio.open_connection(address.host, address.port)
