@@ -41,7 +41,7 @@ DRAIN_SECONDS: Final = 7.0  # SIGTERM to exit; the pod's grace is 10
 SLOTS: Final = 8  # runs at once
 HOST_THREADS: Final = 8  # for work that waits: small files, hashes, names to resolve
 LEASE_PAUSE_FIRST_SECONDS: Final = 0.1  # after a lease that failed, doubled up to
-LEASE_PAUSE_MOST_SECONDS: Final = 5.0
+LEASE_PAUSE_MOST_SECONDS: Final = 2.0
 RUNS_STOP_SECONDS: Final = 5.0  # the connection is lost: its runs wind down within this
 
 # --- Sandbox ---------------------------------------------------------------------------------------------------------

@@ -77,7 +77,8 @@ class Settings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Settings:
-        """Raises ConfigurationError with every fault. Looks at no file: that is for whoever uses it."""
+        """Raises ConfigurationError with every fault. Looks at no file but POD_HOST_RUNTIME_CA's: the rest is for whoever
+        uses it."""
         reader = _Reader(environ)
         settings = cls(
             sandbox_id=reader.required("NYLORUN_SANDBOX_ID", _sandbox_id, ""),
@@ -96,7 +97,7 @@ class Settings:
             slots=reader.optional("POD_HOST_SLOTS", _whole, limits.SLOTS),
             sandbox_uid=reader.optional("POD_HOST_SANDBOX_UID", _uid, limits.SANDBOX_UID),
             drain_seconds=reader.optional("POD_HOST_DRAIN_SECONDS", _seconds, limits.DRAIN_SECONDS),
-            runtime_ca=reader.optional("POD_HOST_RUNTIME_CA", _absolute, None),
+            runtime_ca=reader.optional("POD_HOST_RUNTIME_CA", _roots, None),
             log_level=reader.optional("POD_HOST_LOG_LEVEL", _log_level, "info"),
             log_format=reader.optional("POD_HOST_LOG_FORMAT", _log_format, None),
             required_confinement=reader.optional("POD_HOST_CONFINEMENT", _confinement, frozenset()),
@@ -197,6 +198,17 @@ def _absolute(text: str) -> Path:
     path = Path(text)
     if not path.is_absolute() or "\0" in text:
         raise _Fault("an absolute path is needed")
+    return path
+
+
+def _roots(text: str) -> Path:
+    path = _absolute(text)
+    try:
+        pem = path.read_bytes()
+    except OSError as fault:
+        raise _Fault(f"it cannot be read: {fault.strerror}") from None
+    if b"-----BEGIN CERTIFICATE-----" not in pem:
+        raise _Fault("it holds no certificate in PEM form")
     return path
 
 

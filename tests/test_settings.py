@@ -132,3 +132,14 @@ def test_confinement_can_be_required_in_whole_or_in_part() -> None:
 def test_ports_of_urls_have_their_defaults() -> None:
     assert Settings.read({**POD, "NYLORUN_HARNESS_URL": "https://[fd00::5]"}).harness_address == Address("fd00::5", 443)
     assert Settings.read({**POD, "NYLORUN_HARNESS_URL": "http://core/"}).harness_address == Address("core", 80)
+
+
+def test_the_runtimes_roots_are_looked_at_with_everything_else(tmp_path: Path) -> None:
+    no_certificate = tmp_path / "roots.pem"
+    no_certificate.write_text("no PEM")
+    for path, problem in ((tmp_path / "absent", "it cannot be read"), (no_certificate, "it holds no certificate")):
+        with pytest.raises(ConfigurationError) as raised:
+            Settings.read({"POD_HOST_RUNTIME_CA": str(path), "POD_HOST_SLOTS": "x"})
+        told = [line for line in raised.value.faults if line.startswith(("POD_HOST_RUNTIME_CA", "POD_HOST_SLOTS"))]
+        assert len(told) == 2
+        assert any(problem in line for line in told)

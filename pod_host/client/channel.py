@@ -140,6 +140,16 @@ class Channel:
         await asyncio.shield(self._life)
         return self._ending.result().reason
 
+    async def served(self) -> None:
+        """Until every request of the Runtime that is being served is answered, and the answers have left."""
+        while self._serving and not self._ending.done():
+            await asyncio.wait({*self._serving.values(), self._life}, return_when=asyncio.FIRST_COMPLETED)
+        emptied = asyncio.create_task(self._outbox.emptied())
+        try:
+            await asyncio.wait({emptied, self._life}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            emptied.cancel()
+
     async def close(self, reason: str) -> None:
         """End the channel and wait until its socket is closed: CLOSE_SECONDS at most for a peer that does not answer."""
         self._end(CloseCode.NORMAL_CLOSURE, reason)

@@ -59,10 +59,17 @@ class Outbox:
         self._small: deque[Outgoing] = deque()
         self._large: deque[Outgoing] = deque()
         self._filled = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    async def emptied(self) -> None:
+        """Until all that was put has been written."""
+        await self._empty.wait()
 
     def put(self, outgoing: Outgoing) -> None:
         (self._small if outgoing.size <= limits.FRAGMENT_BYTES else self._large).append(outgoing)
         self._filled.set()
+        self._empty.clear()
 
     def withdraw(self, outgoing: Outgoing) -> bool:
         """Take back what has not begun to leave; whether that was so."""
@@ -83,6 +90,7 @@ class Outbox:
                 else:
                     await socket.send(_fragments(outgoing.pieces), text=True)
             self._filled.clear()
+            self._empty.set()
 
 
 async def _fragments(pieces: list[bytes]) -> AsyncIterator[memoryview]:

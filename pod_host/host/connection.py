@@ -79,9 +79,17 @@ class Connection:
         if self._taking is not None:
             self._taking.cancel()
             await asyncio.wait({self._taking})  # the waiting lease is given up before the connection goes
+        self._workspaces.abort_all()  # what clients asked for ends too, and is answered with what there is
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(self._stop_leases(seconds), self._channel.served())
+        except TimeoutError:
+            log.warning("shutdown.late", reason="not every workspace request was answered")
+        await self.close("harness stopped")
+
+    async def _stop_leases(self, seconds: float) -> None:
         if self._leases is not None:
             await self._leases.stop("shutdown", seconds)
-        await self.close("harness stopped")
 
     async def close(self, reason: str) -> None:
         await self._channel.close(reason)

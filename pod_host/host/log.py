@@ -17,7 +17,7 @@ Event names are stable; tools may match on them:
     worker.started worker.lost worker.failed          the process that runs commands
     confinement.report                                what the kernel leaves exposed
     watchdog.stuck                                    the event loop stands still: exit 70
-    shutdown.started shutdown.done shutdown.forced
+    shutdown.started shutdown.late shutdown.done shutdown.forced
     host.fault                                        a bug that the host survives, with its stack
     log.line                                          a message of a library
 

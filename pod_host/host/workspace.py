@@ -56,6 +56,7 @@ class Workspaces:
         self._sandbox = sandbox
         self._environment = environment
         self._claims = Claims()
+        self._asked: set[RunningCall] = set()  # calls of ``workspace.*`` requests; those of turns are their turns' own
         self._opened: set[str] = set()  # owners whose sandbox was claimed as running in this host's life
 
     def of_run(self, run: Run, start: TurnStart) -> SessionWorkspace | None:
@@ -103,6 +104,7 @@ class Workspaces:
             spec=call.spec,
         )
         running = workspace.start(call.tool, call.input, traceparent=None)
+        self._asked.add(running)
         log.debug("workspace.call", method=method, tool=call.tool, sessionId=call.owner_id)
         try:
             # The claim goes out before the answer, after which it would be refused: it is put on its way as the call ends.
@@ -110,7 +112,14 @@ class Workspaces:
         except asyncio.CancelledError:
             running.abort()
             raise
+        finally:
+            self._asked.discard(running)
         return outcome_on_the_wire(outcome)
+
+    def abort_all(self) -> None:
+        """End every call of a ``workspace.*`` request: each is answered with what it has until then."""
+        for running in self._asked:
+            running.abort()
 
     async def _report(self) -> JsonObject:
         """A strict Runtime takes these members and no other: what lives in the pod is told as probes of its own."""

@@ -110,6 +110,29 @@ async def test_sigint_is_the_same(start_host: StartHost, core: Core) -> None:
     assert await host.ended() == 0
 
 
+async def test_a_workspace_request_is_answered_with_what_its_command_printed_until_then(
+    start_host: StartHost, core: Core, pod: Path
+) -> None:
+    host = await start_host()
+    connection = await core.connected()
+    asked = {
+        "session": {"ownerId": "one"},
+        "tool": "bash",
+        "input": {"command": "echo partial; touch begun; sleep 600"},
+    }
+    waits = {
+        "session": {"ownerId": "two"},
+        "tool": "bash",
+        "input": {"command": "until [ -e begun ]; do sleep 0.01; done"},
+    }
+    _, answer = await connection.begin("workspace.exec", asked)
+    await connection.ask("workspace.exec", waits)
+    host.terminate()
+    output = (await answer)["r"]["output"]
+    assert (output["exitCode"], output["stdout"]) == (130, "partial\n")
+    assert await host.ended() == 0
+
+
 async def test_a_running_command_is_killed_its_outcome_reported_and_the_run_given_back(
     start_host: StartHost, core: Core, pod: Path
 ) -> None:
