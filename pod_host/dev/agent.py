@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.open_points import SetupFault, read_setup
-from pod_host.dev.agent_schema import AgentDocument, EnvironmentSecretMember, mend
+from pod_host.dev.agent_schema import AgentDocument, AgentMembers, EnvironmentSecretMember, UsedAgent, mend
 from pod_host.dev.skills import Skill, read_skill
 from pod_host.errors import AgentFileError
 
@@ -44,7 +44,8 @@ class EnvironmentSecret:
 
 @dataclass(frozen=True)
 class Agent:
-    """One Agent. ``tools`` and ``mcp_servers`` are as in the file; ``memory`` is ``{access, instructions?}`` or None;
+    """One Agent. ``tools`` and ``mcp_servers`` are as the manifest has them, agents used as tools within; ``used_skills``: of
+    those; ``memory`` is ``{access, instructions?}`` or None;
     ``setup`` is as a join answer carries it; ``environment_secrets`` by name: commands see a
     placeholder; one without hosts is nobody's here."""
 
@@ -54,6 +55,7 @@ class Agent:
     instructions: str = ""
     tools: tuple[JsonObject, ...] = ()
     skills: Mapping[str, Skill] = field(default_factory=dict)
+    used_skills: tuple[Skill, ...] = ()
     mcp_servers: tuple[JsonObject, ...] = ()
     setup: JsonObject | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -82,7 +84,7 @@ class Agent:
         """Every file that the manifest names, by ``sha256:<hex>``: what ``definition.file`` serves."""
         return {
             f"sha256:{hashlib.sha256(content).hexdigest()}": content
-            for skill in self.skills.values()
+            for skill in (*self.skills.values(), *self.used_skills)
             for content in skill.files.values()
         }
 
@@ -105,20 +107,15 @@ def load_agent(path: Path) -> Agent:
     except ValidationError as fault:
         where, problem = mend(fault)
         raise AgentFileError(f"{path}: {where}: {problem}" if where else f"{path}: {problem}") from None
-    skills: dict[str, Skill] = {}
-    for index, folder in enumerate(document.skills):
-        where = f"{path}: skills[{index}]"
-        skill = read_skill(path.parent / folder, where)
-        if skill.name in skills:
-            raise AgentFileError(f"{where}: a skill named {skill.name} is there already; rename one in its SKILL.md")
-        skills[skill.name] = skill
+    used = _UsedAgents(path, document.name)
     return Agent(
         name=document.name,
         harness_id=document.harness.id,
         description=document.description,
         instructions=document.instructions_text(),
-        tools=tuple(tool.wire() for tool in document.tools),
-        skills=skills,
+        tools=used.tools(document, ""),
+        skills=_skills(path, document, ""),
+        used_skills=tuple(used.skills),
         mcp_servers=tuple(server.wire() for server in document.mcp_servers),
         setup=_setup(path, document.setup.wire()) if document.setup else None,
         environment=document.environment,
@@ -130,6 +127,51 @@ def load_agent(path: Path) -> Agent:
         loop=document.loop,
         model=document.model.wire() if document.model else None,
     )
+
+
+def _skills(path: Path, members: AgentMembers, where: str) -> dict[str, Skill]:
+    """By name. ``where``: the members' place in the file, with a dot at its end; empty for the whole."""
+    skills: dict[str, Skill] = {}
+    for index, folder in enumerate(members.skills):
+        place = f"{path}: {where}skills[{index}]"
+        skill = read_skill(path.parent / folder, place)
+        if skill.name in skills:
+            raise AgentFileError(f"{place}: a skill named {skill.name} is there already; rename one in its SKILL.md")
+        skills[skill.name] = skill
+    return skills
+
+
+class _UsedAgents:
+    """The agents used as tools, as the manifest defines them. ``skills``: of all that were read."""
+
+    def __init__(self, path: Path, own_name: str) -> None:
+        self.skills: list[Skill] = []
+        self._path = path
+        self._names = {own_name}
+
+    def tools(self, members: AgentMembers, where: str) -> tuple[JsonObject, ...]:
+        tools: list[JsonObject] = []
+        for index, tool in enumerate(members.tools):
+            tools.append(tool.wire())
+            if tool.agent is not None:
+                tools[-1]["agent"] = self._agent(tool.agent, tool.name, f"{where}tools[{index}].agent.")
+        return tuple(tools)
+
+    def _agent(self, agent: UsedAgent, tool: str, where: str) -> JsonObject:
+        name = agent.name or tool
+        if name in self._names:
+            raise AgentFileError(f"{self._path}: {where}name: another agent has the name {name}; choose another")
+        self._names.add(name)
+        skills = _skills(self._path, agent, where)
+        self.skills.extend(skills.values())
+        return {
+            **{member: value for member, value in agent.wire().items() if member != "name"},
+            "id": name,
+            "instructions": agent.instructions_text(),
+            "tools": list(self.tools(agent, where)),
+            "skills": [skill.manifest() for skill in skills.values()],
+            "mcpServers": [server.wire() for server in agent.mcp_servers],
+        }
 
 
 # --- Reading the file ------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
@@ -92,17 +92,25 @@ class HttpRequest(Member):
 
 
 class Tool(Member):
-    """A tool behind HTTP. ``approval`` ``always``: each call waits for a person."""
+    """A tool behind HTTP, or another agent. ``approval`` ``always``: each call of an HTTP tool waits for a person."""
 
     name: Name
     description: str | None = None
-    input_schema: Schema = {"type": "object"}
+    input_schema: Schema | None = None
     output_schema: Schema | None = None
-    http: HttpRequest
+    http: HttpRequest | None = None
+    agent: UsedAgent | None = None
     approval: Approval | None = None
 
+    @model_validator(mode="after")
+    def _one_of_http_and_agent(self) -> Self:
+        if (self.http is None) == (self.agent is None):
+            text = "one of http and agent is needed: what runs it"
+            raise PydanticCustomError("agent_file", "{text}", {"text": text})
+        return self
+
     def wire(self) -> JsonObject:
-        return {"inputSchema": self.input_schema, **super().wire()}
+        return {"inputSchema": {"type": "object"}, **super().wire()} if self.http else super().wire()
 
 
 class McpToolSetting(Member):
@@ -178,30 +186,16 @@ class Network(Member):
     allow: list[HostName] = []
 
 
-class AgentDocument(Member):
-    name: AgentName
+class AgentMembers(Member):
+    """What an agent has, whether it is the session's or used as a tool."""
+
     description: str | None = None
-    harness: Harness = Harness(id="pod-host")
     instructions: str | list[str] = ""
     tools: list[Tool] = []
     skills: list[Text1] = []
     mcp_servers: list[McpServer] = []
-    setup: Setup | None = None
-    environment: dict[VariableName, str] = {}
-    environment_secrets: dict[VariableName, EnvironmentSecretMember] = {}
-    memory: bool | Memory = False
     output_schema: Schema | None = None
-    self_wake: Annotated[bool, Field(strict=True)] = False
-    network: Network | None = None
-    loop: Json = None
     model: ModelChoice | None = None
-
-    @field_validator("environment_secrets", mode="before")
-    @classmethod
-    def _by_name(cls, secrets: Json) -> Json:
-        if isinstance(secrets, list) and all(isinstance(name, str) for name in secrets):
-            return {name: {} for name in secrets}
-        return secrets
 
     @field_validator("tools", "mcp_servers")
     @classmethod
@@ -214,6 +208,34 @@ class AgentDocument(Member):
 
     def instructions_text(self) -> str:
         return self.instructions if isinstance(self.instructions, str) else "\n\n".join(self.instructions)
+
+
+class UsedAgent(AgentMembers):
+    """An agent used as a tool. ``name``: left out, the tool's."""
+
+    name: AgentName | None = None
+
+
+Tool.model_rebuild()
+
+
+class AgentDocument(AgentMembers):
+    name: AgentName
+    harness: Harness = Harness(id="pod-host")
+    setup: Setup | None = None
+    environment: dict[VariableName, str] = {}
+    environment_secrets: dict[VariableName, EnvironmentSecretMember] = {}
+    memory: bool | Memory = False
+    self_wake: Annotated[bool, Field(strict=True)] = False
+    network: Network | None = None
+    loop: Json = None
+
+    @field_validator("environment_secrets", mode="before")
+    @classmethod
+    def _by_name(cls, secrets: Json) -> Json:
+        if isinstance(secrets, list) and all(isinstance(name, str) for name in secrets):
+            return {name: {} for name in secrets}
+        return secrets
 
     def memory_wire(self) -> JsonObject | None:
         if isinstance(self.memory, Memory):

@@ -38,18 +38,36 @@ class Definition:
     def agent_id(self) -> str:
         return str(self.manifest["id"])
 
-    def servers(self) -> dict[str, JsonObject]:
-        """The MCP servers that the agent declares, by name."""
-        return {server["name"]: server for server in self.manifest.get("mcpServers", [])}
+    def agents(self) -> dict[str, JsonObject]:
+        """The manifests of the session's agent and of all that are used as tools, by their ids."""
+        found: dict[str, JsonObject] = {}
+        waiting = [self.manifest]
+        for manifest in waiting:
+            found[manifest["id"]] = manifest
+            waiting.extend(tool["agent"] for tool in manifest.get("tools", []) if "agent" in tool)
+        return found
 
-    def http_tools(self) -> dict[str, JsonObject]:
-        return {tool["name"]: tool for tool in self.manifest.get("tools", []) if "http" in tool}
+    def servers(self, agent_id: str | None = None) -> dict[str, JsonObject]:
+        """The MCP servers that an agent declares, by name; those of agents used as tools with its ``agentId``. None: the
+        session's own, here and below."""
+        of = {} if agent_id in (None, self.agent_id) else {"agentId": agent_id}
+        return {server["name"]: server | of for server in self._agent(agent_id).get("mcpServers", [])}
 
-    def skills(self) -> dict[str, JsonObject]:
-        return {skill["name"]: skill for skill in self.manifest.get("skills", [])}
+    def http_tools(self, agent_id: str | None = None) -> dict[str, JsonObject]:
+        return {tool["name"]: tool for tool in self._agent(agent_id).get("tools", []) if "http" in tool}
+
+    def skill_names(self) -> set[str]:
+        """Of all agents."""
+        return {skill["name"] for skill in self._skills()}
 
     def file_hashes(self) -> set[str]:
-        return {name for skill in self.skills().values() for name in skill["files"].values()}
+        return {name for skill in self._skills() for name in skill["files"].values()}
+
+    def _agent(self, agent_id: str | None) -> JsonObject:
+        return self.agents().get(agent_id or self.agent_id, {})
+
+    def _skills(self) -> list[JsonObject]:
+        return [skill for manifest in self.agents().values() for skill in manifest.get("skills", [])]
 
 
 class Definitions:

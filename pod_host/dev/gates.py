@@ -38,6 +38,7 @@ from pod_host.dev.model_gate import ModelGate
 from pod_host.dev.record import Record
 from pod_host.dev.sessions import Sessions
 from pod_host.dev.snapshots import is_repeatable
+from pod_host.dev.targets import tool_setting
 from pod_host.dev.tool_gate import ToolGate
 from pod_host.errors import ContractViolation, GateRefusal
 from pod_host.limits import MIB
@@ -209,7 +210,7 @@ class Gates:
 
     async def _mcp_close(self, request: web.BaseRequest, claims: JsonObject) -> web.Response:
         body, _ = await self._body(request, McpCloseBody, self._config.limits.tool_answer_bytes)
-        await self._tools.close(claims["ses"], self._declared(claims, body.server)["name"])
+        await self._tools.close(claims["ses"], self._declared(claims, body.server))
         return web.Response(status=204)
 
     async def _tool_call(self, request: web.BaseRequest, claims: JsonObject) -> web.Response:
@@ -219,10 +220,12 @@ class Gates:
         if target != {"kind": "mcp", "server": body.server.server_name, "tool": body.name}:
             raise GateRefusal(409, "effect_not_journaled", "the journaled target is another server or tool")
         server = self._declared(claims, body.server)
+        if tool_setting(server, body.name).get("enabled") is False:  # another agent's may be enabled
+            raise GateRefusal(409, "effect_not_journaled", f"this agent's manifest disables {body.name}")
         self._compare(row, body.arguments)
         mcp = load(self._sessions.row(claims["ses"])["mcp"] or "null")
         call = ToolCall(body.name, body.arguments, body.effect_id, request.headers.get("traceparent"))
-        repeatable = is_repeatable(mcp, server["name"], body.name)
+        repeatable = is_repeatable(mcp, server, body.name)
         return _json(await self._tools.call_mcp(claims["ses"], server, call, repeatable=repeatable))
 
     async def _http_call(self, request: web.BaseRequest, claims: JsonObject) -> web.Response:
@@ -231,7 +234,9 @@ class Gates:
         if load(row["intent"]).get("target") != {"kind": "http", "tool": body.tool.tool_name}:
             raise GateRefusal(409, "effect_not_journaled", "the journaled target is another tool")
         self._compare(row, body.input)
-        tool = self._sessions.definition(claims["ses"]).http_tools()[body.tool.tool_name]
+        tool = self._sessions.definition(claims["ses"]).http_tools(body.tool.agent_id).get(body.tool.tool_name)
+        if tool is None:
+            raise GateRefusal(400, "invalid_request", f"the agent declares no HTTP tool {body.tool.tool_name}")
         traceparent = request.headers.get("traceparent")
         return _json(
             await self._tools.call_http(claims["ses"], tool, body.input, key=body.effect_id, traceparent=traceparent)
@@ -246,8 +251,8 @@ class Gates:
 
     def _declared(self, claims: JsonObject, server: ServerName) -> JsonObject:
         definition = self._sessions.definition(claims["ses"])
-        declared = definition.servers().get(server.server_name)
-        if declared is None or server.agent_id not in (None, definition.agent_id):
+        declared = definition.servers(server.agent_id).get(server.server_name)
+        if declared is None:
             raise GateRefusal(400, "invalid_request", f"the agent declares no MCP server {server.server_name}")
         return declared
 

@@ -315,7 +315,7 @@ class Journal:
             "status": row["status"],
             "attempts": row["attempts"],
         }
-        if "skill" in intent and intent["skill"] in self._sessions.definition(row["session_id"]).skills():
+        if "skill" in intent and intent["skill"] in self._sessions.definition(row["session_id"]).skill_names():
             named["skill"] = intent["skill"]
         if row["outcome"] is not None:
             named |= {"durationMs": _duration(row), **tool_result(load(row["outcome"])["value"])}

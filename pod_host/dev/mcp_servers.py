@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import mcp_types
 from mcp.client.session import ClientSession
@@ -18,6 +18,14 @@ from pod_host.dev.mcp_connection import REFUSALS, Ask, Connection, McpFailed, T
 
 IDEMPOTENCY_KEY: Final = "nylorun/idempotency-key"  # in _meta of a tools/call
 _TOOL_MEMBERS: Final = ("name", "description", "inputSchema", "outputSchema", "annotations")
+
+
+_Key: TypeAlias = tuple[str, str | None, str]
+
+
+def _key(session_id: str, server: JsonObject) -> _Key:
+    """Agents of one session may each declare a server of the same name."""
+    return session_id, server.get("agentId"), str(server["name"])
 
 
 class _Raw(RootModel[dict[str, Any]]):
@@ -42,7 +50,7 @@ class McpServers:
         self._environment = environment
         self._most_bytes = most_bytes
         self._idle_seconds = idle_seconds
-        self._connections: dict[tuple[str, str], Connection] = {}
+        self._connections: dict[_Key, Connection] = {}
         self._live: set[Connection] = set()  # with those that only end what they were asked
 
     async def connect(self, session_id: str, server: JsonObject) -> tuple[JsonObject | None, int]:
@@ -84,8 +92,8 @@ class McpServers:
 
         return await self._ask(session_id, server, send)
 
-    async def close(self, session_id: str, name: str) -> None:
-        connection = self._connections.pop((session_id, name), None)
+    async def close(self, session_id: str, server: JsonObject) -> None:
+        connection = self._connections.pop(_key(session_id, server), None)
         if connection is not None:
             await connection.close()
 
@@ -98,7 +106,7 @@ class McpServers:
     async def _ask(self, session_id: str, server: JsonObject, ask: Ask[T]) -> tuple[T, int]:
         """On the connection that is there; on a new one when the server does not know that any more, or is not reached on
         it: either way nothing ran."""
-        key = (session_id, str(server["name"]))
+        key = _key(session_id, server)
         connection, was_open = self._connection(key, server)
         try:
             answer = await connection.ask(ask)
@@ -113,7 +121,7 @@ class McpServers:
                 raise _shown(again, connection.secrets) from None
         return redacted(answer, connection.secrets)
 
-    def _connection(self, key: tuple[str, str], server: JsonObject) -> tuple[Connection, bool]:
+    def _connection(self, key: _Key, server: JsonObject) -> tuple[Connection, bool]:
         """The one that is there, or a new one; whether it was there."""
         known = self._connections.get(key)
         if known is not None and known.usable:

@@ -53,9 +53,8 @@ def read_snapshot(snapshot: JsonObject, definition: Definition, record: Record) 
         read = Snapshot.read(_known_members(snapshot, record), f"{_NAMED} request: snapshot")
     except ContractViolation as fault:
         raise RuntimeRefusal("invalid", str(fault)) from None
-    declared = definition.servers()
     for server in read.servers:
-        if server.name not in declared and server.agent_id in (None, definition.agent_id):
+        if server.name not in definition.servers(server.agent_id):
             raise RuntimeRefusal("invalid", f"snapshot: the agent declares no MCP server {server.name}")
         for tool in server.tools:
             if tool.input_schema.get("type") != "object":
@@ -95,25 +94,20 @@ def read_diagnostics(diagnostics: list[JsonObject], record: Record) -> None:
 
 def facts(snapshot: JsonObject, definition: Definition) -> JsonObject:
     """McpFacts: what was listed, with the manifest's settings."""
-    declared = definition.servers()
-    return {
-        "servers": [
-            {
-                **server,
-                "tools": [
-                    _fact(tool, tool_setting(declared.get(server["name"], {}), tool["name"]))
-                    for tool in server["tools"]
-                ],
-            }
-            for server in snapshot["servers"]
-        ]
-    }
+    return {"servers": [_server_fact(server, definition) for server in snapshot["servers"]]}
 
 
-def is_repeatable(mcp: Json, server: str, tool: str) -> bool:
-    """Whether the server said of a tool that a call may run twice. ``mcp``: the snapshot that the session recorded."""
+def _server_fact(server: JsonObject, definition: Definition) -> JsonObject:
+    declared = definition.servers(server.get("agentId")).get(server["name"], {})
+    return {**server, "tools": [_fact(tool, tool_setting(declared, tool["name"])) for tool in server["tools"]]}
+
+
+def is_repeatable(mcp: Json, server: JsonObject, tool: str) -> bool:
+    """Whether the server said of a tool that a call may run twice. ``mcp``: the snapshot that the session recorded;
+    ``server``: as an agent declares it."""
+    named = (server["name"], server.get("agentId"))
     for listed in (mcp or {}).get("servers", []):
-        for one in listed["tools"] if listed["name"] == server else ():
+        for one in listed["tools"] if (listed["name"], listed.get("agentId")) == named else ():
             if one["name"] == tool:
                 hints = one.get("annotations") or {}
                 return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True

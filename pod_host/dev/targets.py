@@ -43,8 +43,13 @@ class ByHarness:
 def decide(
     intent: ToolIntent, definition: Definition, mcp: Json, config: RuntimeConfig
 ) -> Refused | ByCore | ByHarness:
-    """``mcp``: the snapshot that the session recorded, or None."""
+    """``mcp``: the snapshot that the session recorded, or None.
+
+    An intent that names no ``agent`` may be any agent's: v5 leaves that member to the reference engine. Then a call goes as
+    the strictest of the agents that declare its target has it.
+    """
     target = intent.target
+    agent_ids = [intent.agent.id] if intent.agent else list(definition.agents())
     if target is None:
         return _refused("tool.unavailable", f"The call of {intent.tool_name} names no target")
     if isinstance(target, SandboxTarget):
@@ -54,31 +59,39 @@ def decide(
     if isinstance(target, RuntimeTarget):
         return _of_runtime(target, definition)
     if isinstance(target, HttpTarget):
-        tool = definition.http_tools().get(target.tool)
-        if tool is None:
+        tools = [tools[target.tool] for tools in map(definition.http_tools, agent_ids) if target.tool in tools]
+        if not tools:
             return _refused("tool.unavailable", f"The agent declares no HTTP tool {target.tool}")
-        return _by_policy(config, None, target.tool, tool.get("approval"))
+        return _by_policy(config, None, target.tool, tools)
     if isinstance(target, McpTarget):
-        return _of_mcp(target, definition, mcp, config)
+        return _of_mcp(target, agent_ids, definition, mcp, config)
     return ByHarness()  # harness: always
 
 
-def _of_mcp(target: McpTarget, definition: Definition, mcp: Json, config: RuntimeConfig) -> Refused | ByHarness:
-    server = definition.servers().get(target.server)
-    if server is None:
+def _of_mcp(
+    target: McpTarget, agent_ids: list[str], definition: Definition, mcp: Json, config: RuntimeConfig
+) -> Refused | ByHarness:
+    declared = [servers[target.server] for servers in map(definition.servers, agent_ids) if target.server in servers]
+    if not declared:
         return _refused("tool.unavailable", f"The agent declares no MCP server {target.server}")
-    discovered = {
-        tool["name"]
-        for listed in (mcp or {}).get("servers", [])
-        if listed["name"] == target.server and listed.get("agentId") in (None, definition.agent_id)
-        for tool in listed["tools"]
-    }
-    if target.tool not in discovered:
+    found = [server for server in declared if _discovered(mcp, server, target.tool, definition)]
+    if not found:
         return _refused("tool.unknown", f"The session discovered no tool {target.tool} on {target.server}")
-    setting = tool_setting(server, target.tool)
-    if setting.get("enabled") is False:
+    settings = [tool_setting(server, target.tool) for server in found]
+    enabled = [setting for setting in settings if setting.get("enabled") is not False]
+    if not enabled:
         return _refused("tool.disabled", f"{target.server} / {target.tool} is disabled")
-    return _by_policy(config, target.server, target.tool, setting.get("approval"))
+    return _by_policy(config, target.server, target.tool, enabled)
+
+
+def _discovered(mcp: Json, server: JsonObject, tool: str, definition: Definition) -> bool:
+    agent_id = server.get("agentId", definition.agent_id)
+    return any(
+        one["name"] == tool
+        for listed in (mcp or {}).get("servers", [])
+        if listed["name"] == server["name"] and listed.get("agentId", definition.agent_id) == agent_id
+        for one in listed["tools"]
+    )
 
 
 def _of_runtime(target: RuntimeTarget, definition: Definition) -> Refused | ByCore:
@@ -89,12 +102,12 @@ def _of_runtime(target: RuntimeTarget, definition: Definition) -> Refused | ByCo
     return ByCore(target.operation)
 
 
-def _by_policy(config: RuntimeConfig, server: str | None, tool: str, approval: Json) -> Refused | ByHarness:
+def _by_policy(config: RuntimeConfig, server: str | None, tool: str, settings: list[JsonObject]) -> Refused | ByHarness:
     verdict: Verdict = config.verdict(server, tool)
     name = f"{server} / {tool}" if server else tool
     if verdict == "deny":
         return _refused("tool.denied", f"The tool policy denies {name}")
-    return ByHarness(ask=verdict == "ask" or approval == "always")
+    return ByHarness(ask=verdict == "ask" or any(setting.get("approval") == "always" for setting in settings))
 
 
 def tool_setting(server: Mapping[str, Json], tool: str) -> JsonObject:

@@ -50,8 +50,8 @@ class ToolGate:
     async def list(self, session_id: str, server: JsonObject, cursor: str | None) -> bytes:
         return self._fitted(await _of_mcp(server, self._mcp.list(session_id, server, cursor)), _mcp_too_large)
 
-    async def close(self, session_id: str, server_name: str) -> None:
-        await self._mcp.close(session_id, server_name)
+    async def close(self, session_id: str, server: JsonObject) -> None:
+        await self._mcp.close(session_id, server)
 
     async def call_mcp(self, session_id: str, server: JsonObject, call: ToolCall, *, repeatable: bool) -> bytes:
         """``repeatable``: the server says that the call may run twice; an answer that was lost is then not kept, so that

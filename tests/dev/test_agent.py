@@ -134,7 +134,13 @@ def test_only_the_name_is_needed(folder: Path) -> None:
         ("name: x\nmemory: {acess: read_only}", "memory.acess: no such member; did you mean access?"),
         ("name: x\nmemory: {access: all}", "memory.access: 'all' does not do; write 'read_write' or 'read_only'"),
         ("name: x\ntools: {}", "tools: a list is needed, not an object"),
-        ("name: x\ntools: [{name: t}]", "tools[0].http: is missing; add it"),
+        ("name: x\ntools: [{name: t}]", "tools[0]: one of http and agent is needed: what runs it"),
+        (
+            "name: x\ntools: [{name: t, agent: {instructions: hi, tool: []}}]",
+            "tools[0].agent.tool: no such member; did you",
+        ),
+        ("name: x\ntools: [{name: t, agent: {name: x}}]", "tools[0].agent.name: another agent has the name x; choose"),
+        ("name: x\ntools: [{name: t, agent: {skills: [none]}}]", "tools[0].agent.skills[0]: "),
         ("name: x\ntools: [{name: t, http: {url: foo}}]", "tools[0].http.url: 'foo' is no URL"),
         ("name: x\nmcpServers: [{name: m, url: 'http://a', type: stdio}]", "mcpServers[0].type: 'stdio' does not do"),
         ("name: x\nsetup: {commands: [{cmd: ls}]}", "setup.commands[0].cmd: no such member"),
@@ -205,3 +211,33 @@ mcpServers: [{name: m, url: "http://localhost:9/", headers: {Authorization: "Bea
     assert manifest["mcpServers"][0]["tools"] == {"*": {"deferred": True}}
     text = 'name: a\ntools: [{name: t, http: {url: "http://localhost:9/", credential: "Bearer secret"}}]\n'
     assert "tools[0].http.credential" in refused(folder, text)
+
+
+def test_an_agent_used_as_a_tool_is_flat_in_the_manifest_with_its_own_tools_and_skills(folder: Path) -> None:
+    path = folder / "agent.yaml"
+    path.write_text(
+        """
+name: editor
+tools:
+  - name: draw
+    description: Draws.
+    agent:
+      instructions: [Draw., Be exact.]
+      skills: [skills/tables]
+      outputSchema: {type: object}
+      tools:
+        - {name: price, http: {url: "http://localhost:9/price"}}
+        - {name: ask, inputSchema: {type: object}, agent: {name: oracle, instructions: Answer.}}
+"""
+    )
+    agent = load_agent(path)
+    (tool,) = agent.manifest()["tools"]
+    assert tool["name"] == "draw"
+    assert "inputSchema" not in tool
+    used = tool["agent"]
+    assert (used["id"], used["instructions"]) == ("draw", "Draw.\n\nBe exact.")
+    assert [skill["name"] for skill in used["skills"]] == ["tables"]
+    assert used["tools"][0]["inputSchema"] == {"type": "object"}
+    assert used["tools"][1]["agent"]["id"] == "oracle"
+    assert used["tools"][1]["agent"]["tools"] == []
+    assert set(used["skills"][0]["files"].values()) <= set(agent.files())
