@@ -59,6 +59,23 @@ def network(images: Machine) -> Iterator[Network]:
         made.close()
 
 
+@pytest.fixture(scope="session")
+def never_closed(images: Machine, network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
+    """A pod whose network has no policy. It is begun with the first cluster, since its test has minutes to wait for it."""
+    directory = _open_to_all(tmp_path_factory.mktemp("open"))
+    volume, join = Volume(directory / "volume"), JoinSecret(directory / "join", "unused")
+    pod = Pod(network, volume, join, machine=images, on="open", restart="Never")
+    yield pod
+    pod.delete(grace=0)
+
+
+def _open_to_all(directory: Path) -> Path:
+    """uid 1000 comes through here."""
+    for above in (directory, *directory.parents[:2]):
+        above.chmod(0o755)
+    return directory
+
+
 class Cluster:
     """An embedded Runtime, a volume and a join Secret, and the pods that are started on them. The policy is in force."""
 
@@ -98,10 +115,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(images: Machine, network: Network, tmp_path: Path) -> Iterator[Cluster]:
-    for directory in (tmp_path, *tmp_path.parents[:2]):
-        directory.chmod(0o755)  # uid 1000 comes through here
-    made = Cluster(images, network, tmp_path)
+def cluster(images: Machine, network: Network, never_closed: Pod, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(images, network, _open_to_all(tmp_path))
     try:
         yield made
     finally:

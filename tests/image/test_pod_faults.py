@@ -11,26 +11,14 @@ import pytest
 
 from tests.image.conftest import Cluster
 from tests.image.machine import REPOSITORY, Machine, until
-from tests.image.network import API_SERVER, Network
-from tests.image.pod import JoinSecret, Pod, RuntimeContainer, Volume
+from tests.image.network import API_SERVER
+from tests.image.pod import Pod, RuntimeContainer, Volume
 
 EXTENDED = "localhost/pod-host-test-extended:dev"
 LOW_MEMORY = "256Mi"
 EAT = "bytearray(10**9)"
 GATE_SECONDS = 120  # how long a host waits for a policy
 HOST_PROCESS, WORKER = "pod_host run", "worker.main"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def never_closed(network: Network, images: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
-    """A pod whose network has no policy. It is begun first: the last test has it to wait for."""
-    directory = tmp_path_factory.mktemp("open")
-    for above in (directory, *directory.parents[:2]):
-        above.chmod(0o755)
-    volume, join = Volume(directory / "volume"), JoinSecret(directory / "join", "unused")
-    pod = Pod(network, volume, join, machine=images, on="open", restart="Never")
-    yield pod
-    pod.delete(grace=0)
 
 
 @pytest.fixture
