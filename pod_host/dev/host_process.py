@@ -25,7 +25,7 @@ LINE_BYTES: Final = 16 * 1024 * 1024  # one event of its log
 LAST_LINES: Final = 8  # shown when it dies
 STOP_SECONDS: Final = DRAIN_SECONDS + 3.0  # its drain, and a moment to leave
 # And LC_*, OTEL_*; keys and tokens of the person stay out. HOME: for the host to hide, the commands get another.
-_PASSED: Final = ("HOME", "PATH", "LANG", "LANGUAGE", "TZ")
+_PASSED: Final = ("HOME", "PATH", "LANG", "LANGUAGE", "TZ", "POD_HOST_EGRESS")
 # When this process is killed, the host gets SIGTERM: nobody else would ever end it.
 _LAUNCH: Final = (
     "import ctypes, os, signal, sys;"

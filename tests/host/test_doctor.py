@@ -85,7 +85,7 @@ async def test_in_a_healthy_pod_all_is_well(pod: Path, core: Core, egress: str) 
     assert seen.of("clock", "wall clock")[0] == "ok"
     for name in ("host's directory", "workspace", "skills", "temporary"):
         assert seen.of("disk", name)[0] in ("ok", "warning")
-    assert seen.of("confinement", "join token")[0] == "ok"
+    assert seen.of("confinement", "join token")[0] == seen.of("confinement", "/tmp")[0] == "ok"
     if shutil.which("curl"):
         assert seen.of("clients", "curl")[1].endswith(": authenticates, and trusts the CA")
     assert core.joins.all == []  # a join would end the host that runs

@@ -46,7 +46,7 @@ class _Rehearsal:
         self._settings = settings
         self._environ = environ
         self._root = root
-        for name in ("workspace", "home", "skills"):
+        for name in ("workspace", "home"):
             (root / name).mkdir()
             if os.geteuid() == 0:  # the worker is another user then
                 os.chown(root / name, settings.sandbox_uid, -1)
@@ -55,7 +55,7 @@ class _Rehearsal:
                 sandbox_config(settings),
                 workspace=root / "workspace",
                 home=root / "home",
-                skills=root / "skills",
+                skills=root / "home" / "skills",  # beside them it would be closed, and with it the directory of us all
                 spool=root / "spool",
                 allowed=(root,),
                 require=frozenset(),
@@ -81,6 +81,13 @@ class _Rehearsal:
             findings.append(Finding("confinement", "join token", "failure", says))
         else:
             findings.append(Finding("confinement", "join token", "ok", "a command cannot read it"))
+        # A denied directory below /tmp closes /tmp itself, where most programs want to write.
+        if "written" in await self._bash("confinement", 'made=$(mktemp -p /tmp) && rm "$made" && echo written', {}):
+            findings.append(Finding("confinement", "/tmp", "ok", "commands can write there"))
+        else:
+            findings.append(
+                Finding("confinement", "/tmp", "warning", "commands cannot write there: many programs fail")
+            )
         return findings
 
     async def clients(self) -> list[Finding]:
