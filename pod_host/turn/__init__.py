@@ -12,6 +12,8 @@ skill_tools load_skill, read_skill_resource          answers       the output: a
 tool_gate   calls through the Tool Gate              tool_arguments  checked by a schema that came with a tool
 mcp_discovery  the session's MCP servers, found once mcp_tools     their tools (mcp_names, mcp_results)
 http_tools  the manifest's HTTP tools                tool_search   tools that are offered once they are found
+agents      the agents that manifests use as tools   agent_tools   their calls: loops of their own within the turn
+loops       how a loop is made, for each agent       manifests     a manifest's tools and servers, in their forms
 stop        the one switch that stops it all         reporting     the output, and what a refused one does
 """
 

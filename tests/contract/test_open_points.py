@@ -20,6 +20,7 @@ from pod_host.contract.open_points import (
     read_definition_file,
     read_setup,
     read_workspace_call,
+    used_definition,
 )
 from pod_host.errors import ContractViolation
 
@@ -170,9 +171,36 @@ def test_ladders_start_with_the_likeliest_form() -> None:
     first, *others = http_call_bodies("search", "e1", "t1", {"q": 1})
     assert first == {"tool": {"toolName": "search"}, "effectId": "e1", "input": {"q": 1}}
     assert [set(body) for body in others] == [{"tool", "effectId", "input", "turnId"}, {"tool", "effectId", "input"}]
+    for body in http_call_bodies("search", "e1", "t1", {}, "scribe"):
+        assert body["tool"]["agentId"] == "scribe"
     assert mcp_snapshots([], "m")[0] == {"snapshotSchemaVersion": 2, "servers": []}
 
 
 @pytest.mark.parametrize(("value", "text"), [(None, ""), ("- /a", "- /a"), (["- /a", "- /b"], "- /a\n- /b"), (5, "")])
 def test_a_memory_index_is_one_text(value: Any, text: str) -> None:
     assert memory_index(value) == text
+
+
+@pytest.mark.parametrize(
+    ("agent", "agent_id"),
+    [
+        ({"instructions": "x"}, "tool"),
+        ({"id": "a", "instructions": "x"}, "a"),
+        ({"name": "a", "harness": {"instructions": "x"}}, "a"),
+        ({"manifest": {"id": "a", "instructions": "x"}}, "a"),
+        ("listed", "listed"),
+        ({"id": "named"}, "named"),
+    ],
+)
+def test_an_agent_used_as_a_tool_is_defined_there_or_named(agent: Any, agent_id: str) -> None:
+    own = {"agents": {"named": {"instructions": "x"}}}
+    root = {"harness": {"agents": [{"name": "listed", "manifest": {"instructions": "x"}}]}}
+    used = used_definition("tool", agent, (own, root))
+    assert (used.id, used.manifest["instructions"], used.model) == (agent_id, "x", None)
+
+
+def test_the_model_of_an_agent_used_as_a_tool_is_its_id_or_a_choice() -> None:
+    for model in ("small", {"id": "small", "provider": "any"}):
+        used = used_definition("tool", {"instructions": "x", "model": model}, ())
+        assert used.model is not None
+        assert used.model.wire() == {"id": "small"}

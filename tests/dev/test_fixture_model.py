@@ -274,6 +274,13 @@ async def test_named_tools_run_together_but_after_a_then_they_wait() -> None:
     assert [len(answer["output"]) for answer in talk.answers] == [2, 1, 1]
 
 
+async def test_what_a_tool_is_given_may_name_other_tools() -> None:
+    talk = Chat(FixtureModel(), {"a": lambda args: completed(args["message"])})
+    report = await talk.say('use the tool a with {"message": "use the tool b with {}"}')
+    assert "use the tool b with {}" in report
+    assert [len(answer["output"]) for answer in talk.answers] == [1, 1]
+
+
 async def test_a_tool_that_is_not_offered_is_named_as_missing() -> None:
     talk = Chat(FixtureModel(), {"a": lambda args: completed(1)})
     assert "no tool named zap" in await talk.say("call tool zap with {}")

@@ -65,6 +65,27 @@ async def test_a_definition_that_changed_under_a_replay_is_drift_and_ends_the_tu
     assert runtime.outputs[0][1]["thrown"]["code"] == "effect_drift"
 
 
+async def test_a_full_window_is_compacted_and_only_in_its_own_conversation() -> None:
+    overflow = {**FAILURE, "code": "context_overflow"}
+
+    def helper(call: JsonObject, effect_id: str) -> Json:
+        said = str(call["prompt"])
+        if "/summary-" in effect_id:
+            return text("Looked twice.")
+        if "<summary>" in said:
+            return text("Yes.")
+        return overflow if said.count("tool-result") > 1 else calls(("bash", {"command": f"ls {len(said)}"}))
+
+    model = cast(script(calls(("helper", {"message": "Look."})), text("Done.")), helper=helper)
+    runtime = Runtime(lambda call, effect_id: (helper if "/summary-" in effect_id else model)(call, effect_id))
+    runtime.manifest = manifest(HELPER)
+    await run(runtime)
+    assert results(runtime)[0]["output"] == "Yes."
+    (summary,) = [row.intent for row in runtime.journal.values() if row.intent.get("purpose") == "summary"]
+    assert summary["effectId"].startswith(f"{TURN}:0:model:step-1/0/step-3/summary-overflow")
+    assert not any("compaction" in update for update in runtime.outputs[0][1]["transcript"])
+
+
 # --- Beside one another ------------------------------------------------------------------------------------------------
 
 

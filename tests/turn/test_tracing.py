@@ -21,6 +21,7 @@ from pod_host.turn import Released, Reported, Tracing
 from pod_host.turn.tracing import _NO_SPAN, span
 from tests.turn.double import SESSION, TURN, Runtime, calls, script, text
 from tests.turn.sandbox_double import Sandbox
+from tests.turn.test_agent_tools import helped
 from tests.turn.test_compaction import MODEL, pages, spending
 
 TRACE, PARENT = "a" * 32, "b" * 16
@@ -132,6 +133,26 @@ async def test_a_turn_is_a_tree_of_spans_below_the_runtimes(collector: Collector
     assert (last["gen_ai.usage.input_tokens"], last["gen_ai.usage.output_tokens"]) == (11, 7)
     assert last["gen_ai.response.finish_reason"] == "stop"
     assert not any(it.status.code == Status.STATUS_CODE_ERROR for it in spans)
+
+
+async def test_an_agent_used_as_a_tool_has_its_steps_within_its_call(collector: Collector) -> None:
+    runtime = helped(calls(("bash", {"command": "ls"})), ANSWER)
+    spans = await traced(collector, runtime, Sandbox())
+    assert tree(spans)[:8] == [
+        ("turn", PARENT),
+        ("step", "turn"),
+        ("model", "step"),
+        ("tool", "step"),
+        ("step", "tool"),
+        ("model", "step"),
+        ("tool", "step"),
+        ("step", "tool"),
+    ]
+    assert facts(spans[3]) == {
+        "nylorun.effect.id": f"{TURN}:0:tool:step-1/0",
+        "pod_host.tool": "helper",
+        "pod_host.target": "harness",
+    }
 
 
 async def test_a_compaction_holds_the_calls_that_wrote_it(collector: Collector) -> None:
