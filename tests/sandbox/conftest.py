@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,23 +122,41 @@ async def box(make_box: Callable[..., Any]) -> Box:
 
 @pytest.fixture
 def small_memory() -> Iterator[Path]:
-    """A memory cgroup of 64 MiB, version 1 or 2."""
+    with memory_cgroup(64 << 20) as group:
+        yield group
+
+
+@contextmanager
+def memory_cgroup(size: int) -> Iterator[Path]:
+    """A new cgroup with so much memory, version 1 or 2."""
     for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        if not Path(root, "cgroup.procs").exists():
+            continue
         group = Path(root, f"pod-host-test-{os.getpid()}")
         try:
             group.mkdir()
         except OSError:
             continue
         try:
-            (group / limit).write_text(str(64 << 20))
+            (group / limit).write_text(str(size))
             yield group
         except OSError:
             continue
         else:
             return
         finally:
+            _wait_until_empty(group)
             group.rmdir()
     pytest.skip("no memory cgroup that we may make")
+
+
+def _wait_until_empty(group: Path) -> None:
+    """A namespace's processes end a moment after its init."""
+    for pid in (group / "cgroup.procs").read_text().split():
+        with suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(int(pid))
+            select.select([descriptor], [], [], 60)
+            os.close(descriptor)
 
 
 def processes_of(pid: int) -> dict[int, str]:

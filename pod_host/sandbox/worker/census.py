@@ -17,9 +17,8 @@ from pod_host.sandbox.tags import threads_of
 from pod_host.sandbox.worker.loop import Loop
 
 _PAUSE_SECONDS: Final = 0.25
-_COST_RATIO: Final = (
-    50  # a count that took long, on a machine full of processes, is made less often: 2 % of a processor
-)
+_PAUSE_MOST_SECONDS: Final = 1.0
+_COST_RATIO: Final = 50  # a count that costs much, on a machine full of processes, is made less often: 2 % of a core
 _CONTAINERS_OWN: Final = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")  # version 2, version 1
 
 
@@ -61,7 +60,7 @@ class Census:
             self._loop.later(_PAUSE_SECONDS, self._count)
 
     def _count(self) -> None:
-        began = time.monotonic()
+        began = time.thread_time()  # not the clock: a bomb that leaves us little time is no reason to look away
         tasks: Counter[int] = Counter()
         for pid, number in self._living():
             tasks[number] += threads_of(pid)
@@ -71,5 +70,5 @@ class Census:
         self._counted()
         self._ticking = bool(tasks)
         if self._ticking:
-            took = time.monotonic() - began
-            self._loop.later(max(_PAUSE_SECONDS, _COST_RATIO * took), self._count)
+            cost = time.thread_time() - began
+            self._loop.later(min(max(_PAUSE_SECONDS, _COST_RATIO * cost), _PAUSE_MOST_SECONDS), self._count)
