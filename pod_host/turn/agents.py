@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pod_host import limits
-from pod_host.contract.base import Json, JsonObject
+from pod_host.contract.base import JsonObject
 from pod_host.contract.model_call import ModelChoice
 from pod_host.contract.open_points import UsedDefinition, used_definition
 from pod_host.contract.turn_start import TurnStart
@@ -48,7 +48,7 @@ def used_agents(start: TurnStart) -> tuple[UsedAgent, ...]:
     """Those of the session's own agent, each with its own. One that cannot be used is left out, and the log says so."""
     own_id = start.manifest.get("id")
     known = {own_id: start.manifest} if isinstance(own_id, str) else {}
-    return tuple(_read(start.manifest, start.routing.root_manifest, known, 1))
+    return tuple(_read(start.manifest, (start.manifest, start.routing.root_manifest), known, 1))
 
 
 def every(agents: Sequence[UsedAgent]) -> Iterator[UsedAgent]:
@@ -63,13 +63,16 @@ def every(agents: Sequence[UsedAgent]) -> Iterator[UsedAgent]:
             yield agent
 
 
-def _read(manifest: JsonObject, root: JsonObject, known: dict[str, JsonObject], depth: int) -> Iterator[UsedAgent]:
-    """``known``: the agents that were read before, by id: two that differ cannot share one."""
+def _read(
+    manifest: JsonObject, roots: tuple[JsonObject, ...], known: dict[str, JsonObject], depth: int
+) -> Iterator[UsedAgent]:
+    """``roots``: where agents that are named are looked up, after ``manifest`` itself. ``known``: the agents that were read
+    before, by id: two that differ cannot share one."""
     for name, declared in declared_tools(manifest):
         if declared.get("agent") is None:
             continue
         schema = declared.get("inputSchema", MESSAGE_SCHEMA)
-        used, why = _definition(name, declared, (manifest, root))
+        used, why = _definition(name, declared, (manifest, *roots))
         if used is None or not TOOL_NAME.fullmatch(name):
             why = why or "its name is not 1 to 64 letters, digits, - and _"
         elif not is_object_schema(schema):
@@ -87,15 +90,16 @@ def _read(manifest: JsonObject, root: JsonObject, known: dict[str, JsonObject], 
                 id=used.id,
                 manifest=used.manifest,
                 model=used.model,
-                agents=tuple(_read(used.manifest, root, known, depth + 1)),
+                agents=tuple(_read(used.manifest, roots, known, depth + 1)),
             )
             continue
         tell(logging.WARNING, "tool.left_out", tool=name, why=why)
 
 
 def _definition(
-    name: str, declared: JsonObject, manifests: tuple[JsonObject, JsonObject]
-) -> tuple[UsedDefinition | None, Json]:
+    name: str, declared: JsonObject, manifests: tuple[JsonObject, ...]
+) -> tuple[UsedDefinition | None, str | None]:
+    """It, or why it cannot be read."""
     try:
         return used_definition(name, declared["agent"], manifests), None
     except ContractViolation as fault:

@@ -3,8 +3,9 @@ the sandbox and the stop; each has its own instructions, tools, servers, skills 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
@@ -49,7 +50,8 @@ from pod_host.turn.workspace_files import WorkspaceFiles
 @dataclass(frozen=True, slots=True)
 class Segment:
     """What all loops of a segment share. ``start``: the turn's own. ``sandbox`` None: no sandbox tools are offered.
-    ``notes``: the host's sentences for the model. ``traceparent``: the turn's."""
+    ``notes``: the host's sentences for the model. ``mounting``: held while a skill is mounted, so that agents which share one
+    do not mount it twice."""
 
     start: TurnStart
     run: RunPort
@@ -61,6 +63,7 @@ class Segment:
     gate: ToolGate
     files: FileCache
     notes: Sequence[str]
+    mounting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def workspace(self) -> str | None:
@@ -152,7 +155,8 @@ class Loop:
         start, segment = self.start, self.segment
         workspace, trace = segment.workspace, start.trace
         files = SkillFiles(segment.requests, segment.files, start.limits.chunk_bytes)
-        mounts = SkillMounts(skills, files, segment.sandbox if workspace is not None else None, segment.stop)
+        sandbox = segment.sandbox if workspace is not None else None
+        mounts = SkillMounts(skills, files, sandbox, segment.stop, segment.mounting)
         if segment.sandbox is not None and workspace is not None:
             traceparent = trace.traceparent if trace else None
             yield SandboxTools(segment.sandbox, workspace, traceparent, segment.stop, skills, mounts)

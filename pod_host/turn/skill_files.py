@@ -100,15 +100,17 @@ class SkillFiles:
 
 class SkillMounts:
     """Puts the turn's skills into the sandbox, each once in the pod's life. One that cannot be mounted is not there, which
-    `fault` and the log say; the turn goes on."""
+    `fault` and the log say; the turn goes on. ``one_at_a_time``: of all that mount in the turn."""
 
-    def __init__(self, skills: Skills, files: SkillFiles, sandbox: SandboxPort | None, stop: Stop) -> None:
+    def __init__(
+        self, skills: Skills, files: SkillFiles, sandbox: SandboxPort | None, stop: Stop, one_at_a_time: asyncio.Lock
+    ) -> None:
         self._skills = skills
         self._files = files
         self._sandbox = sandbox
         self._stop = stop
         self._faults: dict[str, str] = {}
-        self._one_at_a_time = asyncio.Lock()
+        self._one_at_a_time = one_at_a_time
 
     async def mount_all(self) -> None:
         """Before a sandbox call. Raises Stopped alone."""

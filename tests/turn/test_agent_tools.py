@@ -179,6 +179,19 @@ async def test_its_skills_are_its_own() -> None:
     assert runtime.journal[f"{TURN}:0:tool:step-1/0/step-1/0"].intent["skill"] == "how"
 
 
+async def test_agents_beside_one_another_mount_a_skill_that_they_share_once() -> None:
+    name = f"sha256:{hashlib.sha256(b'# How').hexdigest()}"
+    skills = [{"name": "how", "description": "How.", "files": {"SKILL.md": name}}]
+    own = calls(("helper", {"message": "One."}), ("helper", {"message": "Two."}))
+    runtime = helped(
+        calls(("bash", {"command": "ls"})), text("Yes."), own=own, used={"skills": skills}, files={name: b"# How"}
+    )
+    sandbox = Sandbox(world=runtime.world)  # which refuses a folder that is there
+    await run(runtime, sandbox)
+    assert runtime.world.points.count("skill mounted") == 1
+    assert [result["output"] for result in results(runtime)] == ["Yes.", "Yes."]
+
+
 # --- Servers and HTTP tools --------------------------------------------------------------------------------------------
 
 
