@@ -26,7 +26,7 @@ environmentSecrets: [TOKEN]
 memory: {access: read_only}
 outputSchema: {type: object}
 selfWake: true
-network: {allow: [pypi.org, "*.pythonhosted.org"]}
+network: {allow: [packages.example, "*.files.example"]}
 loop: {steps: 3}
 model: {controls: {temperature: 0.5}}
 """
@@ -62,7 +62,7 @@ def test_every_member_is_read(folder: Path) -> None:
     assert agent.environment == {"A": "1"}
     assert agent.environment_secrets == {"TOKEN": EnvironmentSecret()}
     assert agent.memory == {"access": "read_only"}
-    assert agent.network_allow == ("pypi.org", "*.pythonhosted.org")
+    assert agent.network_allow == ("packages.example", "*.files.example")
     assert agent.loop == {"steps": 3}
     assert agent.self_wake
     assert agent.setup == {

@@ -77,8 +77,8 @@ def test_the_hosts_notes_come_last() -> None:
     ("spec", "said"),
     [
         (
-            {"network": {"preset": "none", "allow": ["pypi.org", "*.github.com"]}},
-            "(http:// URLs are refused): pypi.org, *.",
+            {"network": {"preset": "none", "allow": ["packages.example", "*.github.com"]}},
+            "(http:// URLs are refused): packages.example, *.",
         ),
         ({"network": {"preset": "none", "allow": []}}, "Network: commands reach no host."),
         ({"network": {"preset": "none"}}, "Network: commands reach no host."),
