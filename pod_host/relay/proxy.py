@@ -32,7 +32,7 @@ HEAD_SECONDS: Final = 30.0  # for a client to send its request
 CONNECT_SECONDS: Final = 10.0  # to the egress proxy
 ANSWER_SECONDS: Final = 40.0  # for the egress proxy to look a name up and to connect
 IDLE_SECONDS: Final = 5 * 60.0  # nothing crossed either way: as the egress proxy's own
-LINGER_SECONDS: Final = 2.0  # for a client to read a refusal
+LINGER_SECONDS: Final = 2.0  # for a client to read an answer while it is still sending
 PIECE_BYTES: Final = 64 * 1024
 REASON_BYTES: Final = 4096  # of a refusal's body, passed on
 
@@ -80,6 +80,7 @@ class Proxy:
         self._clients += 1
         try:
             await self._answer(reader, writer)
+            await _let_read(reader, writer)  # a server may answer before it has the whole body
         except Refused as refused:
             writer.write(refusal(refused.status, refused.reason, refused.body))
             await _let_read(reader, writer)
@@ -157,7 +158,7 @@ class Proxy:
         extra = {loop.create_task(way) for way in beside}
         tasks = waiting | extra
         try:
-            while waiting & tasks:
+            while waiting:
                 moved.yes = False
                 done, left = await asyncio.wait(
                     waiting | extra, timeout=self._idle_seconds, return_when=asyncio.FIRST_COMPLETED

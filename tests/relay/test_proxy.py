@@ -264,6 +264,20 @@ async def test_a_plain_request_and_its_body_go_to_the_server_and_nothing_after_i
     assert got[1] == b""
 
 
+async def test_an_answer_before_the_whole_body_arrives(start: Start) -> None:
+    relayed = await start()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+
+    relayed.egress.serve = serve
+    reader, writer = await relayed.client()
+    writer.write(b"PUT http://a.test/ HTTP/1.1\r\nContent-Length: 99000000\r\n\r\n" + bytes(1 << 20))
+    assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT)).startswith(b"HTTP/1.1 413 ")
+
+
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nnever ending", b"SSH-2.0-x\r\n\r\n"])
 async def test_a_server_that_gives_no_answer_is_502(start: Start, answer: bytes) -> None:
     relayed = await start()
