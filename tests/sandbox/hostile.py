@@ -60,7 +60,8 @@ async def main() -> None:
         faults = wrong.setdefault(name, [])
         beside = start("beside", "(sleep 1 &); sleep 0.1; echo done")
         outcome = await start("hostile", tree, 0.4).outcome()
-        if not isinstance(outcome, Completed) or outcome.output["exitCode"] != 124:
+        exits = (124, 137) if name == "bomb" else (124,)  # it may have too many processes before its time is over
+        if not isinstance(outcome, Completed) or outcome.output["exitCode"] not in exits:
             faults.append(f"ended as {outcome}")
         bystander = await beside.outcome()
         if not isinstance(bystander, Completed) or bystander.output["stdout"] != "done\n":
