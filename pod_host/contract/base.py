@@ -32,6 +32,8 @@ Token = Annotated[str, Field(pattern=r"^[\x21-\x7e]+$")]  # fit for a header; it
 Sha256Name = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 HARNESS_API_VERSION = 5
+HALF_A_PAIR = "half of a surrogate pair stands where one of a few words is needed"
+"""What is wrong when pydantic raises UnicodeEncodeError: a ``Literal`` does, of a text that is no Unicode."""
 TRANSPORT_VERSION = "1"
 HARNESS_ID_PATTERN = re.compile(r"^[a-z][a-z0-9-]{1,62}\Z")
 
@@ -61,6 +63,8 @@ class Wire(BaseModel):
             return cls.model_validate(value)
         except ValidationError as fault:
             raise ContractViolation(f"Invalid {what or cls.__name__}: {first_fault(fault)}") from None
+        except UnicodeEncodeError:
+            raise ContractViolation(f"Invalid {what or cls.__name__}: {HALF_A_PAIR}") from None
 
 
 class Sent(Wire):

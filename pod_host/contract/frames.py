@@ -10,11 +10,12 @@ as any JSON here and checked against their method elsewhere (`methods`).
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from pod_host.contract.base import Json, JsonObject, Sent, Text1, first_fault
+from pod_host.contract.base import HALF_A_PAIR, Json, JsonObject, Sent, Text1, first_fault
 from pod_host.errors import PodHostError
 
 HARNESS_MAX_PAYLOAD = 64 * 1024 * 1024
@@ -112,12 +113,16 @@ def read_frame(value: Json) -> Frame:
         return _FRAMES.validate_python(value)
     except ValidationError as fault:
         raise MalformedFrame(first_fault(fault), _request_id(value)) from None
+    except UnicodeEncodeError:
+        raise MalformedFrame(HALF_A_PAIR, _request_id(value)) from None
 
 
 def _request_id(value: Json) -> int | float | None:
     if isinstance(value, dict) and value.get("t") == "req":
         number = value.get("id")
-        if isinstance(number, int | float) and not isinstance(number, bool):
+        if isinstance(number, int) and not isinstance(number, bool):
+            return number
+        if isinstance(number, float) and math.isfinite(number):  # 1e400 is read as infinity, which no answer can name
             return number
     return None
 

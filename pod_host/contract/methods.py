@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from pod_host.contract import artifacts, effects, output, transcript, work
-from pod_host.contract.base import Empty, Json, JsonObject, Wire, first_fault
+from pod_host.contract.base import HALF_A_PAIR, Empty, Json, JsonObject, Wire, first_fault
 from pod_host.contract.workspace import WORKSPACE_METHODS
 from pod_host.errors import ContractViolation
 
@@ -39,6 +39,8 @@ class Method:
             return check(value)
         except ValidationError as fault:
             raise ContractViolation(f"Invalid {self.name} {what}: {first_fault(fault)}") from None
+        except UnicodeEncodeError:
+            raise ContractViolation(f"Invalid {self.name} {what}: {HALF_A_PAIR}") from None
 
 
 _OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)

@@ -12,10 +12,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pod_host.contract.base import Json, JsonObject
+from pydantic import TypeAdapter, ValidationError
+
+from pod_host.contract.base import Id, Json, JsonObject, first_fault
 from pod_host.contract.model_call import ModelChoice
 from pod_host.contract.workspace import TOOLS_OF, WorkspaceCall
 from pod_host.errors import ContractViolation
+
+_ID: TypeAdapter[str] = TypeAdapter(Id)
 
 # --- hello: the type of features.workspace (section 2) -----------------------------------------------------------------
 
@@ -190,7 +194,6 @@ def read_workspace_call(method: str, params: Json) -> WorkspaceCall:
         raise ContractViolation(f"Invalid {method} request: input: an object is needed")
     session = _object(call.get("session"))
     spec = _object(call.get("spec"))
-    turn_id = session.get("activeTurnId")
     environment = {
         **_object(spec.get("environment")),
         **_object(session.get("environment")),
@@ -199,11 +202,22 @@ def read_workspace_call(method: str, params: Json) -> WorkspaceCall:
     return WorkspaceCall(
         tool=tool,
         input=dict(arguments),
-        owner_id=str(session.get("ownerId") or session.get("sessionId") or ""),
-        turn_id=turn_id if isinstance(turn_id, str) else None,
+        owner_id=_id(method, session, "ownerId") or _id(method, session, "sessionId") or "",
+        turn_id=_id(method, session, "activeTurnId"),
         environment={name: value for name, value in environment.items() if isinstance(value, str)},
         spec=spec,
     )
+
+
+def _id(method: str, session: JsonObject, member: str) -> str | None:
+    """An id of ``session``; None where there is none. Raises ContractViolation for a text that cannot be one."""
+    value = session.get(member)
+    if not isinstance(value, str) or not value:
+        return None
+    try:
+        return _ID.validate_python(value)
+    except ValidationError as fault:
+        raise ContractViolation(f"Invalid {method} request: session.{member}: {first_fault(fault)}") from None
 
 
 # --- setup: input files and commands (section 9) -------------------------------------------------------------------------
@@ -329,7 +343,7 @@ def _setup_command(where: str, entry: Json) -> SetupStep:
         return SetupFault(f"{where}.cwd", "a path is needed")
     milliseconds, seconds = entry.get("timeoutMs"), entry.get("timeout")
     for member, given in (("timeoutMs", milliseconds), ("timeout", seconds)):
-        if given is not None and (isinstance(given, bool) or not isinstance(given, int | float) or given <= 0):
+        if given is not None and not _is_a_while(given):
             return SetupFault(f"{where}.{member}", "a number above 0 is needed")
     return SetupCommand(
         command=command,
@@ -338,6 +352,16 @@ def _setup_command(where: str, entry: Json) -> SetupStep:
         timeout_seconds=milliseconds / 1000 if milliseconds is not None else seconds,
         name=name if isinstance(name, str) else None,
     )
+
+
+_LONGEST = 1e12  # of a command's time, as a number of any unit: the clocks that count it hold no more
+
+
+def _is_a_while(given: Json) -> bool:
+    """Whether it is a finite number above 0: none that only an integer without bounds, or an infinity, can hold."""
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return False
+    return 0 < given <= _LONGEST
 
 
 def _first(entry: Mapping[str, Json], *names: str) -> Json:

@@ -218,4 +218,5 @@ def _time(record: logging.LogRecord) -> str:
 def _word(value: Any) -> str:
     if isinstance(value, str) and re.fullmatch(r"[\w./:@+-]+", value):
         return value
-    return json.dumps(value, ensure_ascii=False)
+    words = json.dumps(value, ensure_ascii=False)
+    return words if words.isprintable() else json.dumps(value)  # no terminal obeys a peer's text

@@ -69,6 +69,7 @@ _NO_PERSON: Final = {
 }
 
 _PROXY_NAMES: Final = ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy")
+_COUNT_DIGITS: Final = 9  # of GIT_CONFIG_COUNT: a longer one is none
 _NO_PROXY: Final = "localhost,127.0.0.1"
 _TRUST_NAMES: Final = (
     "SSL_CERT_FILE",
@@ -167,7 +168,7 @@ def _quoted(path: Path) -> str:
 def _add_git_setting(environment: dict[str, str], name: str, value: str) -> None:
     """After what the container or the session set in the same way. A count that is none is git's to complain of."""
     count = environment.get("GIT_CONFIG_COUNT", "0")
-    if count.isascii() and count.isdigit():
+    if count.isascii() and count.isdigit() and len(count) <= _COUNT_DIGITS:
         environment |= {
             "GIT_CONFIG_COUNT": str(int(count) + 1),
             f"GIT_CONFIG_KEY_{int(count)}": name,

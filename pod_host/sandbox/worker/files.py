@@ -35,9 +35,11 @@ class FileOperations:
         directory = os.path.dirname(place)
         beside = os.path.join(directory, f".{os.urandom(6).hex()}.tmp")
         try:
+            if self._leads_out(directory):  # asked before directories are made in it, and of what they then are
+                return _led_out(path)
             os.makedirs(directory, exist_ok=True)
-            if not _within(os.path.realpath(directory), os.path.realpath(self.workspace)):
-                return Failed("sandbox.outside_workspace", f"{path} leads out of the workspace by a link.")
+            if self._leads_out(directory):
+                return _led_out(path)
             descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             return _failed("sandbox.write_failed", "write", path, error)
@@ -114,6 +116,10 @@ class FileOperations:
             return _failed("sandbox.error", "list", path, error)
         return Completed({"bytes": json.dumps(sorted(files)[:most]).encode(), "more": more})
 
+    def _leads_out(self, directory: str) -> bool:
+        """Whether links take it out of the workspace."""
+        return not _within(os.path.realpath(directory), os.path.realpath(self.workspace))
+
     @staticmethod
     def _inside(root: str, path: str) -> str | Failed:
         """The absolute path, when the text of it stays below ``root``."""
@@ -140,6 +146,10 @@ def _below(root: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(f"{name}/")
                 yield name, entry
+
+
+def _led_out(path: str) -> Failed:
+    return Failed("sandbox.outside_workspace", f"{path} leads out of the workspace by a link.")
 
 
 def _within(path: str, root: str) -> bool:
