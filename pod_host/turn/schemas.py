@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 
-from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
@@ -17,11 +17,11 @@ from pod_host.contract.base import Json
 from pod_host.contract.canonical import canonical
 from pod_host.contract.encoding import decode
 from pod_host.errors import ContractViolation, InputIssue, PodHostError
+from pod_host.turn.patterns import CHECKED_FORMATS, linear_dialect
 from pod_host.turn.text import readable
 
 _ISSUES: Final = 20  # looked for in one value
 _MESSAGE_CHARACTERS: Final = 300
-_PATTERNS: Final = FormatChecker(formats=["regex"])
 
 
 class SchemaFault(PodHostError):
@@ -32,12 +32,13 @@ class SchemaFault(PodHostError):
 
 class Schema:
     """One schema, checked when it is made. Raises SchemaFault, whose text names the place at fault. ``dialect``: the
-    validator of its keywords."""
+    validator of its keywords; None: all of them, its patterns in linear time."""
 
-    def __init__(self, schema: Json, dialect: Any = Draft202012Validator) -> None:
+    def __init__(self, schema: Json, dialect: Any = None) -> None:
         try:
-            ordered = decode(canonical(schema))
-            Draft202012Validator.check_schema(ordered, format_checker=_PATTERNS)
+            text = canonical(schema)
+            ordered = decode(text)
+            Draft202012Validator.check_schema(ordered, format_checker=CHECKED_FORMATS)
         except SchemaError as fault:
             raise SchemaFault(f"{pointer(list(fault.path))}: {_shown(fault.message)}") from None
         except (ContractViolation, RecursionError):
@@ -49,7 +50,7 @@ class Schema:
             _follow(registry.resolver_with_root(whole), whole)
         except Unresolvable as fault:
             raise _leads_nowhere(fault) from None
-        self._validator: Any = dialect(ordered, registry=registry)
+        self._validator: Any = (dialect or linear_dialect(text))(ordered, registry=registry)
 
     def issues(self, value: Json) -> list[InputIssue]:
         """What in ``value`` does not fit, the first few of it. Raises SchemaFault for a reference behind a reference that
