@@ -3,11 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+SECONDS ?= 60
+TARGETS ?=
 
 # MESSAGE reaches the recipe through the environment, so that its quotes and dollars stay what they are.
 export MESSAGE
 
-.PHONY: dev test lint types imports unit image image-test kind kind-down lock clean
+.PHONY: dev test lint types imports unit fuzz image image-test kind kind-down lock clean
 
 # One message (MESSAGE="…") or a chat, against the embedded Runtime, through the real host.
 dev: $(VENV)/.dev
@@ -37,6 +39,10 @@ $(VENV)/.image: locks/image.lock $(VENV)/.test
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/image.lock
 	@touch $@
 
+$(VENV)/.fuzz: locks/fuzz.lock $(VENV)/.test
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/fuzz.lock
+	@touch $@
+
 $(VENV)/.dev: locks/dev.lock pyproject.toml | $(VENV)/.made
 	@echo "Setting up $(VENV) (once) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/dev.lock
@@ -51,6 +57,10 @@ $(VENV)/.made:
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
+
+# The coverage-guided run, SECONDS for each target (TARGETS="…": some of them). See docs/fuzzing.md.
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(TARGETS)
 
 # Both images, by docker, podman or buildah. BASE_IMAGE=… and ENGINE=… choose; see image/build.sh.
 image:

@@ -14,3 +14,4 @@ compile locks/dev.lock pyproject.toml locks/build.in --extra dev -c locks/host.l
 compile locks/test.lock pyproject.toml locks/build.in --extra dev --extra otel --extra test -c locks/dev.lock -c locks/otel.lock
 compile locks/build.lock locks/build.in -c locks/dev.lock
 compile locks/image.lock locks/image.in -c locks/test.lock
+compile locks/fuzz.lock locks/fuzz.in -c locks/test.lock

@@ -265,7 +265,8 @@ class Channel:
 
     def _served(self, asked: rpc.Serve, task: asyncio.Task[None]) -> None:
         """A handler that was cancelled owes an answer all the same: the peer drops it, and the id is free again."""
-        del self._serving[asked.id]
+        if self._serving.get(asked.id) is task:  # else the peer has used the id anew since it was answered
+            del self._serving[asked.id]
         if task.cancelled() and not self._ending.done():
             self._outbox.put(self._refusal(asked, "unavailable", "The requester gave up"))
 

@@ -225,6 +225,6 @@ def _claimed_life(token: str) -> float | None:
     try:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         life = float(claims["exp"] - claims["iat"])
-    except (binascii.Error, ValueError, KeyError, TypeError):
+    except (binascii.Error, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     return life if 0 < life < math.inf else None

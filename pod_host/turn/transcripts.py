@@ -11,6 +11,7 @@ from pod_host import limits
 from pod_host.contract.base import JsonObject
 from pod_host.contract.canonical import canonical
 from pod_host.contract.transcript import CompactionFacts, Entry, transcript_updates
+from pod_host.errors import ContractViolation
 from pod_host.turn.projection import Reader, depends_on_turn, holds_files, prompt_items
 from pod_host.turn.window import Fill
 
@@ -27,7 +28,7 @@ class EncodedEntry:
     def __init__(self, entry: Entry, reader: Reader) -> None:
         items = prompt_items(entry, reader)
         texts = [canonical(item) for item in items]
-        files: int = sum(part["type"] == "media" for item in items for part in item["content"])
+        files: int = sum(part.get("type") == "media" for item in items for part in item["content"])
         self.entry = entry
         self.items = b",".join(texts)
         self.reader = reader
@@ -60,6 +61,14 @@ class EncodedEntry:
         return not self._for_files or _sight(self.reader) == _sight(reader)
 
 
+def _read(entry: Entry, reader: Reader) -> EncodedEntry:
+    """An entry that came from core, which nobody has looked into before."""
+    try:
+        return EncodedEntry(entry, reader)
+    except (KeyError, TypeError, AttributeError, ValueError) as fault:
+        raise ContractViolation(f"Invalid transcript: an entry is not in its shape: {type(fault).__name__}") from fault
+
+
 class SegmentTranscript:
     """Entries as the segment began with them, and those that it adds.
 
@@ -78,11 +87,12 @@ class SegmentTranscript:
 
     @classmethod
     async def encode(cls, entries: Sequence[Entry], reader: Reader) -> SegmentTranscript:
-        """From what ``transcript.read`` gave. Long sessions are encoded in pieces, so that the loop goes on beside."""
+        """From what ``transcript.read`` gave. Long sessions are encoded in pieces, so that the loop goes on beside. Raises
+        ContractViolation for an entry that is not in its shape."""
         encoded: list[EncodedEntry] = []
         piece = 0
         for entry in entries:
-            encoded.append(EncodedEntry(entry, reader))
+            encoded.append(_read(entry, reader))
             piece += len(encoded[-1].items)
             if piece > limits.LOOP_PIECE_BYTES:
                 await asyncio.sleep(0)

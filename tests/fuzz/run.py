@@ -53,7 +53,7 @@ def _run(target: str, seconds: int) -> int:
         limits = (f"-max_total_time={seconds}", f"-artifact_prefix={CRASHES}/{target}-", *LIMITS)
         ended = _child("--one", target, *limits, found, str(CORPUS / target))
         if ended.returncode:
-            print(ended.stderr[-6000:], file=sys.stderr)
+            print(ended.stdout[-6000:], ended.stderr[-600:], file=sys.stderr)
             return 1
         executions = re.findall(r"^Done (\d+) runs", ended.stderr, re.MULTILINE)[-1]
         edges = re.findall(r" cov: (\d+) ", ended.stderr)[-1]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tests.fuzz.source import Source
-from tests.fuzz.targets import answers, channel, frames, join, logs, setup, tools, turn_start, workspace
+from tests.fuzz.targets import answers, channel, frames, join, logs, setup, tools, turn_start, turns, workspace
 
 TARGETS: Final[Mapping[str, Callable[[Source], None]]] = {
     "answers": answers.run,
@@ -17,6 +17,7 @@ TARGETS: Final[Mapping[str, Callable[[Source], None]]] = {
     "setup": setup.run,
     "tools": tools.run,
     "turn_start": turn_start.run,
+    "turns": turns.run,
     "workspace": workspace.run,
 }
 
@@ -29,6 +30,7 @@ READERS: Final[Mapping[str, tuple[str, ...]]] = {
     "setup": ("host/setup.py", "host/setup_record.py", "contract/open_points.py", "sandbox/worker/files.py"),
     "tools": ("sandbox/tools",),
     "turn_start": ("contract/turn_start.py", "contract/base.py"),
+    "turns": ("turn",),
     "workspace": ("host/workspace.py", "host/claims.py", "contract/open_points.py"),
 }
 """The modules, or packages, of pod_host that a target is meant to reach: those whose coverage counts."""

@@ -41,7 +41,7 @@ _ENTRIES: list[JsonObject] = [
     {"kind": "input", "turnId": "t0", "event": {"kind": "user-message", "text": "Earlier"}},
     {"kind": "candidate", "turnId": "t0", "stepId": "t0.step-1", "candidate": calls(("bash", {"command": "ls"}))},
     {"kind": "tool-results", "turnId": "t0", "stepId": "t0.step-1", "results": [
-        {"callId": "c0", "name": "bash", "outcome": {"kind": "completed", "output": {"exitCode": 0}}}]},
+        {"callId": "c0", "toolName": "bash", "kind": "completed", "output": {"exitCode": 0}}]},
     {"kind": "final", "turnId": "t0", "stepId": "t0.step-2", "output": "Done."},
 ]  # fmt: skip
 _TOOL_ANSWERS = (
