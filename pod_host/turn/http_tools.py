@@ -57,6 +57,7 @@ class HttpTools:
                 parallel=True,
                 check=ArgumentCheck(name, schema),
                 run=partial(self._run, name),
+                deferred=None,
             )
 
     async def _run(self, name: str, arguments: JsonObject, execution: Execution) -> Fate:

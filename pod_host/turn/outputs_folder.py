@@ -30,7 +30,8 @@ from pod_host.turn.workspace_files import WorkspaceFiles
 NAME: Final = "outputs"
 _MESSAGE_CHARACTERS: Final = 500
 _PATH_CHARACTERS: Final = 512
-_NO_PATH: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")  # what a file of an artifact cannot have in its path
+_NO_PATH: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # what a file of an artifact cannot have in its path
+_DOUBTFUL: Final = "\\"  # the contract does not forbid it, a store may
 
 Event = Literal["artifact.export.skipped", "artifact.export.failed"]
 
@@ -54,6 +55,12 @@ class ExportFailed(PodHostError):
     """The folder cannot be stored as it is."""
 
     code = "artifact.export_failed"
+
+
+class NamesRefused(PodHostError):
+    """The store takes no name with a backslash."""
+
+    code = "artifact.names_refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +89,32 @@ class OutputsFolder:
             await self._claim("artifact.export.failed", {"message": readable(str(fault))[:_MESSAGE_CHARACTERS]})
 
     async def _save(self) -> None:
+        doubtful = True
         for attempt in range(1, limits.EXPORT_ATTEMPTS + 1):
             try:
-                await self._once()
+                await self._once(doubtful)
                 break
+            except NamesRefused:
+                doubtful = False
             except (ContentChanged, ArtifactRefused):
                 if attempt == limits.EXPORT_ATTEMPTS:
                     raise
 
-    async def _once(self) -> None:
+    async def _once(self, doubtful: bool) -> None:
+        """``doubtful``: names that a store may refuse are tried."""
         listing = await self.files.list(NAME, self.folder_entries)
         if not listing.files:
             return
+        files = [(path, size) for path, size in listing.files if _can_be_named(path, doubtful)]
+        for path in {path for path, _ in listing.files} - {path for path, _ in files}:
+            tell(
+                logging.WARNING,
+                "outputs.left_out",
+                path=readable(path)[:_PATH_CHARACTERS],
+                why="no artifact can have its name",
+            )
+        if not files:
+            raise ExportFailed(f"No file's name can be stored, rename them: {readable(listing.files[0][0])!r}")
         opened = await self.artifacts.begin_folder(NAME, f"{NAME}:{self.ids.turn_id}")
         if opened.status == "written":
             return
@@ -101,8 +122,8 @@ class OutputsFolder:
             if listing.more:
                 text = f"{NAME} holds more than {self.folder_entries} files"
                 raise Skipped("too_many_files", text, limit=self.folder_entries)
-            _check(listing.files, opened)
-            for path, size in listing.files:
+            _check(files, opened)
+            for path, size in files:
                 await self._put(upload_id, path, size)
             ended = await self.artifacts.commit(upload_id)
         if ended.status == "refused":
@@ -124,6 +145,8 @@ class OutputsFolder:
         except ArtifactRefused as refusal:
             if refusal.code == "limit_exceeded":
                 raise Skipped("too_large", refusal.message, path=path) from refusal
+            if refusal.code == "invalid" and _DOUBTFUL in path:
+                raise NamesRefused(refusal.message) from refusal
             raise ArtifactRefused(refusal.code, f"{path}: {refusal.message}") from refusal
 
     async def _claim(self, event: Event, payload: JsonObject) -> None:
@@ -159,11 +182,13 @@ def _verified(content: Content, sha256: str, path: str) -> Content:
     return Content(content.size, read)
 
 
+def _can_be_named(path: str, doubtful: bool) -> bool:
+    return not _NO_PATH.search(path) and len(path) <= _PATH_CHARACTERS and (doubtful or _DOUBTFUL not in path)
+
+
 def _check(files: Sequence[tuple[str, int]], opened: ArtifactWriteResult) -> None:
-    """Raises Skipped or ExportFailed for what the upload that was opened cannot hold, before a byte of it is sent."""
+    """Raises Skipped for what the upload that was opened cannot hold, before a byte of it is sent."""
     for path, size in files:
-        if _NO_PATH.search(path) or len(path) > _PATH_CHARACTERS:
-            raise ExportFailed(f"A file's name cannot be stored, rename it: {readable(path)!r}")
         if opened.max_file_bytes is not None and size > opened.max_file_bytes:
             text = f"{path} holds {size} bytes; a file may hold {opened.max_file_bytes}"
             raise Skipped("file_too_large", text, limit=opened.max_file_bytes, path=path)

@@ -1,6 +1,7 @@
 """``tool_search``: the tools that are not offered from the start, found by words (Harness API v5, section 4: ``harness``).
 
-Deferred are the MCP tools of which the manifest says so and, when too many would be offered, those beyond the first. What a
+Deferred are the MCP tools of which the manifest says so and, when too many would be offered, those MCP and HTTP tools that
+are beyond the first. What a
 search found is offered from the next step on, for the rest of the session: a search's result names it in the transcript, and
 the state that every segment leaves goes on naming it when a compaction has taken the result away.
 """
@@ -76,10 +77,11 @@ class _Search:
 
     def tool(self) -> Tool:
         servers = dict.fromkeys(tool.target.server for tool in self.deferred if isinstance(tool.target, McpTarget))
+        places = f", of {', '.join(servers)}" if servers else ""
         return Tool(
             name=NAME,
             description=(
-                f"Finds tools that are not listed here: {len(self.deferred)}, of {', '.join(servers)}. What it finds is"
+                f"Finds tools that are not listed here: {len(self.deferred)}{places}. What it finds is"
                 " listed from the next step on."
             ),
             input_schema=_SCHEMA,

@@ -35,6 +35,10 @@ def claim(runtime: Runtime) -> tuple[str, JsonObject]:
     return told["type"], told["payload"]
 
 
+def stored(runtime: Runtime) -> list[str]:
+    return list(runtime.artifacts.keys[KEY].files)
+
+
 async def test_the_folder_is_saved_by_path_before_the_turn_is_over() -> None:
     runtime = await ran(Sandbox(files=dict(FILES)))
     kept = runtime.artifacts.keys[KEY]
@@ -100,13 +104,31 @@ async def test_a_total_that_core_finds_passed_is_claimed_with_its_reason() -> No
     assert told == {"name": "outputs", "reason": "tenant_total", "message": "too much", "limit": 100}
 
 
-@pytest.mark.parametrize("name", ["outputs/a\\b", "outputs/a\nb", "outputs/\udcff", f"outputs/{'x/' * 300}y"])
-async def test_a_name_that_no_artifact_can_have_fails_the_export_not_the_turn(name: str) -> None:
+BAD_NAMES = ["outputs/a\nb", "outputs/\udcff", f"outputs/{'x/' * 300}y"]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+async def test_a_file_whose_name_no_artifact_can_have_is_left_out_and_logged(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     runtime = await ran(Sandbox(files={**FILES, name: b"x"}))
-    kind, told = claim(runtime)
+    plain = await ran(Sandbox(files=dict(FILES)))
+    assert stored(runtime) == stored(plain) != []
+    assert runtime.claims == []
+    assert "outputs.left_out" in caplog.text
+
+
+async def test_a_folder_of_such_names_alone_fails_the_export_not_the_turn() -> None:
+    kind, told = claim(await ran(Sandbox(files=dict.fromkeys(BAD_NAMES, b"x"))))
     assert (kind, told["name"]) == ("artifact.export.failed", "outputs")
-    assert "cannot be stored" in told["message"]
-    assert runtime.artifacts.uploads == {}
+    assert "can be stored" in told["message"]
+
+
+async def test_a_backslash_in_a_name_is_the_stores_to_judge() -> None:
+    runtime = await ran(Sandbox(files={**FILES, "outputs/a\\b": b"x"}))
+    assert "a\\b" in [params.get("path") for params in runtime.asked("artifact.write")]
+    assert stored(runtime) == ["a.md", "b/table.csv", "large.bin"]
+    assert runtime.claims == []
 
 
 async def test_a_refusal_fails_the_export_not_the_turn() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from pod_host import limits
 from pod_host.contract.base import JsonObject
 from pod_host.turn import Reported
+from pod_host.turn.http_tools import HttpTools
 from pod_host.turn.state import state_of
+from pod_host.turn.tool_gate import ToolGate
+from pod_host.turn.tool_search import with_search
+from pod_host.turn.toolset import Toolset
 from tests.turn.double import AGENT, Runtime, calls, script, text
 from tests.turn.sandbox_double import Sandbox
 from tests.turn.test_mcp_tools import facts, runtime_of
@@ -169,3 +173,14 @@ async def test_a_declared_tool_of_the_same_name_gives_way(caplog: pytest.LogCapt
     await run(runtime)
     assert names(runtime, 1) == ["tool_search", "mail__listFolders"]
     assert "tool.left_out" in caplog.text
+
+
+def test_http_tools_beyond_the_first_are_found_by_search_too() -> None:
+    schema = {"type": "object", "properties": {}}
+    declared = [{"name": f"tool_{n}", "inputSchema": schema, "http": {"url": "http://x"}} for n in range(70)]
+    tools = with_search(Toolset([HttpTools({"tools": declared}, "turn", cast(ToolGate, None), None)]), None, [])
+    assert len(tools.names) == limits.OFFERED_TOOLS
+    assert tools.names[-1] == "tool_search"
+    assert tools.get("tool_69") is not None
+    tools.find(["tool_69"])
+    assert "tool_69" in tools.names
