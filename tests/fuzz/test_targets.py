@@ -12,7 +12,12 @@ from tests.fuzz.source import Bytes, Drawn
 from tests.fuzz.targets import TARGETS
 
 CORPUS = Path(__file__).with_name("corpus")
-SLOW = {"turns": 60, "join": 60, "channel": 100, "setup": 100}  # examples, of those that take a while: to shrink one would take minutes
+SLOW = {
+    "turns": 150,
+    "join": 60,
+    "channel": 100,
+    "setup": 100,
+}  # examples, of those that take a while: to shrink one would take minutes
 
 
 @pytest.mark.parametrize("target", TARGETS)
