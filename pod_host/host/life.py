@@ -104,9 +104,9 @@ class Host:
                 "gate.off", reason="POD_HOST_NETWORK_GATE is off: nothing proves that a network policy is in force"
             )
         self._on_the_way = "worker"
-        await self._start_worker()
         if self._relay is not None:
-            await self._relay.start()
+            await self._relay.start()  # before the worker, which keeps commands from all that is there by then
+        await self._start_worker()
         self._on_the_way = "joining"
         renewing = asyncio.create_task(_for_good(self._credentials.keep_fresh), name="renewals")
         try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from pod_host import limits
 from pod_host.sandbox import kernel
 from tests.attack.rig import HERE, Rig, attacked
 from tests.sandbox.conftest import alive
@@ -34,18 +35,19 @@ def battery(uid: int, abi: int, seccomp: bool = True) -> Seen:
 
 
 async def _battery(uid: int, abi: int, seccomp: bool) -> Seen:
-    async with attacked(uid, abi=abi, seccomp=seccomp) as rig:
+    async with attacked(uid, abi=abi, seccomp=seccomp, POD_HOST_EGRESS="relay") as rig:
         await rig.write("tests/sandbox/attacks.py", (HERE.parent / "sandbox" / "attacks.py").read_text())
         await rig.write("reach.py", (HERE / "reach.py").read_text())
         for number in range(3):  # whatever threads a life brings are there by now
             await rig.write(f"f{number}", "x" * 100_000)
             await rig.bash("true", f"s{number}")
         before = settings_of(rig)
-        host, worker = rig.host_pid, rig.worker_pid
+        host, worker, relay = rig.host_pid, rig.worker_pid, rig.relay_pid
         output = await rig.bash("PYTHONPATH=. python3 reach.py")
         assert output["stdout"].startswith("{"), output
         assert (await rig.bash("echo still here"))["stdout"] == "still here\n"
-        lives = alive(host) and alive(worker) and (rig.host_pid, rig.worker_pid) == (host, worker)
+        assert len([name for name in before if name.startswith("host thread")]) > limits.HOST_THREADS
+        lives = alive(host) and alive(worker) and (rig.worker_pid, rig.relay_pid) == (worker, relay)
         met = {
             f"{target} {attempt}": code
             for target, kinds in json.loads(output["stdout"]).items()
@@ -58,7 +60,7 @@ async def _battery(uid: int, abi: int, seccomp: bool) -> Seen:
 def settings_of(rig: Rig) -> dict[str, str]:
     """Limits of the processes; nice, processors, policy and I/O priority of each of their threads."""
     found = {}
-    for name, pid in (("host", rig.host_pid), ("worker", rig.worker_pid)):
+    for name, pid in (("host", rig.host_pid), ("worker", rig.worker_pid), ("relay", rig.relay_pid)):
         found[f"{name} limits"] = Path(f"/proc/{pid}/limits").read_text()
         found[f"{name} oom"] = Path(f"/proc/{pid}/oom_score_adj").read_text()
         for thread in map(int, os.listdir(f"/proc/{pid}/task")):

@@ -37,6 +37,15 @@ def worker_above(pid: int) -> int:
         pid = parent_of(pid)
 
 
+def relay_of(host: int) -> int:
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and parent_of(int(name)) == host:
+            with open(f"/proc/{name}/cmdline") as file:
+                if "pod_host.relay" in file.read():
+                    return int(name)
+    raise LookupError("there is no relay")
+
+
 def parent_of(pid: int) -> int:
     with open(f"/proc/{pid}/stat") as file:
         return int(file.read().rpartition(")")[2].split()[1])
@@ -98,7 +107,7 @@ def main() -> None:
     worker = worker_above(os.getppid())
     host = parent_of(worker)
     result: dict[str, object] = {}
-    for name, target in (("host", host), ("worker", worker)):
+    for name, target in (("host", host), ("worker", worker), ("relay", relay_of(host))):
         tried = {attempt: met(do) for attempt, do in {**attempts(target), **further(target)}.items()}
         threads = {
             f"{attempt} {thread}": met(do)

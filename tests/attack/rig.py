@@ -164,6 +164,10 @@ class Rig:
     def worker_pid(self) -> int:
         return min(pid for pid in processes_of(self.host_pid) if b"pod_host.sandbox.worker" in cmdline(pid))
 
+    @property
+    def relay_pid(self) -> int:
+        return min(pid for pid in processes_of(self.host_pid) if b"pod_host.relay" in cmdline(pid))
+
     def others(self) -> dict[int, str]:
         """Everything in the namespace but init, host, worker and zygote; zombies too."""
         namespace = os.readlink(f"/proc/{self.init_pid}/ns/pid")

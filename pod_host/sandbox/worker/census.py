@@ -26,7 +26,7 @@ def most_tasks() -> int:
     """Of one command. Half of what the container may have at all, where that is less: the others need some too."""
     most = [limits.COMMAND_TASKS]
     for path in _CONTAINERS_OWN:
-        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:  # "max" is no number
+        with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:  # "max" is no number
             most.append(int(file.read()) // 2)
     processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if processes != resource.RLIM_INFINITY:

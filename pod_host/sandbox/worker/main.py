@@ -3,6 +3,7 @@ socket ends. Then it kills what it started, and goes."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import os
@@ -122,11 +123,21 @@ class Worker:
         }
 
     def _protected(self) -> tuple[list[int], list[int]]:
-        """The threads and process groups of the host and ours: no command may touch them."""
-        threads = {int(name) for pid in (os.getpid(), self._host) for name in _tasks(pid)}
+        """The threads of the host, of what else it started, and ours; process groups too: no command may touch them."""
+        guarded = {os.getpid(), self._host, *_children(self._host)}
+        threads = {int(name) for pid in guarded for name in _tasks(pid)}
         threads.update(self._host_threads)  # what it said itself: its directory in /proc may be hidden from us
-        groups = [os.getpgid(pid) for pid in (os.getpid(), self._host)]
+        groups = [os.getpgid(pid) for pid in guarded if _tasks(pid)]
         return sorted(threads), groups
+
+
+def _children(pid: int) -> list[int]:
+    """None where the kernel does not tell."""
+    found: list[int] = []
+    for task in _tasks(pid):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+            found += map(int, file.read().split())
+    return found
 
 
 def _tasks(pid: int) -> list[str]:
