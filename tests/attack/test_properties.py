@@ -6,12 +6,14 @@ At an ABI below 6 the kernel's Landlock does not scope signals, and the commands
 from __future__ import annotations
 
 import errno
+import os
+import socket
 from collections.abc import Iterable
 
 import pytest
 
 from tests.attack.battery import NEWEST, battery
-from tests.attack.rig import as_each
+from tests.attack.rig import as_each, attacked
 
 REFUSED = (errno.EPERM, errno.EACCES)
 # 0: none at all. The newest is this kernel's own.
@@ -157,3 +159,20 @@ def test_without_filters_memory_and_descriptors_hold(uid: int) -> None:
         assert met[f"worker {attempt}"] in REFUSED, attempt
     # And so it is the filter that refuses the rest: without it the kernel does not.
     assert {code for name, code in met.items() if name.startswith("worker priority ")} == {0}
+
+
+@as_each
+@at_each_abi
+async def test_abstract_sockets_of_others(uid: int, abi: int) -> None:
+    """They have no place in the file system and no owner; from ABI 6 the kernel keeps commands from those of others."""
+    name = f"pod-host-attack-{uid}-{abi}-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(f"\0{name}")
+        theirs.listen()
+        async with attacked(uid, abi=abi) as rig:
+            ask = f"import socket; socket.socket(socket.AF_UNIX).connect(chr(0) + {name!r})"
+            output = await rig.bash(f'python3 -c "{ask}"')
+            assert ("PermissionError" in output["stderr"]) is (abi >= 6), output
+            own = "import socket; s = socket.socket(socket.AF_UNIX); s.bind(chr(0) + str()); s.listen(); "
+            own += "socket.socket(socket.AF_UNIX).connect(s.getsockname()); print(1)"
+            assert (await rig.bash(f'python3 -c "{own}"'))["stdout"] == "1\n"

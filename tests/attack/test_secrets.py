@@ -64,6 +64,16 @@ async def test_no_credential_is_in_the_memory_of_worker_and_zygote(uid: int) -> 
 
 
 @as_each
+async def test_a_command_inherits_three_descriptors_and_no_signal_disposition(uid: int) -> None:
+    async with attacked(uid) as rig:
+        output = await rig.bash("echo /proc/$$/fd/*; grep -E 'Sig(Blk|Ign)' /proc/$$/status")
+        descriptors, blocked, ignored = output["stdout"].splitlines()
+        assert [path.rpartition("/")[2] for path in descriptors.split()][:3] == ["0", "1", "2"]
+        assert len(descriptors.split()) <= 4  # the shell's own, while it lists them
+        assert int(blocked.split()[1], 16) == int(ignored.split()[1], 16) == 0
+
+
+@as_each
 async def test_host_worker_and_zygote_are_not_dumpable_and_gain_no_privileges(uid: int) -> None:
     async with attacked(uid) as rig:
         worker = rig.worker_pid
