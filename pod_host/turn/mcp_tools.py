@@ -41,7 +41,9 @@ class McpTools:
             if not tool.enabled:
                 continue
             name = names.get((server.name, tool.name))
-            if name is None or name in offered:
+            if not server.name or not tool.name:
+                _left_out(server, tool, "it, or its server, has an empty name, which no call can give")
+            elif name is None or name in offered:
                 _left_out(server, tool, "no name is left for it")
             elif not is_object_schema(tool.input_schema):
                 _left_out(server, tool, "its inputSchema is no object schema")

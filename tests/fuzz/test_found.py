@@ -16,8 +16,10 @@ from pod_host.errors import ContractViolation
 from pod_host.host.credentials import LIFE_SECONDS, life_seconds
 from pod_host.sandbox import Failed, command_environment
 from pod_host.sandbox.worker.files import FileOperations
+from pod_host.turn import Reported
 from pod_host.turn.projection import Reader
 from pod_host.turn.transcripts import SegmentTranscript
+from tests.turn.double import Runtime, script, text
 
 
 @pytest.mark.parametrize(
@@ -79,3 +81,9 @@ def test_no_directory_is_made_where_a_link_leads_out(tmp_path: Path) -> None:
 async def test_an_odd_entry_of_the_transcript_is_a_violation(results: object) -> None:
     with pytest.raises(ContractViolation):
         await SegmentTranscript.encode([{"kind": "tool-results", "results": results}], Reader("turn_1"))
+
+
+async def test_a_listed_tool_without_a_name_is_left_out() -> None:
+    runtime = Runtime(script(text("Done.")))
+    nameless = {"name": "s", "tools": [{"name": "", "inputSchema": {"type": "object"}}]}
+    assert await runtime.turn(mcp={"servers": [nameless]}).run() == Reported("completed")
