@@ -123,7 +123,7 @@ async def test_a_script_written_and_run_at_once_is_never_busy(box: Box) -> None:
         return await box.bash(command.replace("\n", "\\n"), f"s{number}")
 
     outputs = await asyncio.gather(*(one(number) for number in range(200)))
-    assert {output["stdout"] for output in outputs} == {"ran\n"}
+    assert {(output["stdout"], output["stderr"], output["exitCode"]) for output in outputs} == {("ran\n", "", 0)}
 
 
 async def test_a_script_written_by_a_tool_is_never_busy(box: Box) -> None:
