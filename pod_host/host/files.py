@@ -44,13 +44,18 @@ def replace(path: Path, content: bytes, mode: int, *, durable: bool) -> None:
     reclaim(beside)
     remove(beside)  # left by a crash
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    with open(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)  # whatever the umask says
-        file.write(content)
-        file.flush()
-        if durable:
-            os.fsync(descriptor)
-    os.replace(beside, path)
+    try:
+        with open(descriptor, "wb", buffering=0) as file:
+            os.fchmod(descriptor, mode)  # whatever the umask says
+            view = memoryview(content)
+            while view:
+                view = view[file.write(view) :]
+            if durable:
+                os.fsync(descriptor)
+        os.replace(beside, path)
+    except OSError:
+        remove(beside)  # a full disk: half a file would fill it further
+        raise
     if durable:
         sync_directory(path.parent)
 
