@@ -15,8 +15,9 @@ from pod_host.sandbox.outcomes import Failed, Outcome
 from pod_host.sandbox.raw import RawResult
 from pod_host.sandbox.tools import FILE_TOOLS, run_file_tool, shape_bash
 from pod_host.sandbox.tools.workspace import Workspace
-from pod_host.sandbox.worker.command import Machinery, RunningCommand
+from pod_host.sandbox.worker.command import RunningCommand
 from pod_host.sandbox.worker.files import FileOperations
+from pod_host.sandbox.worker.machinery import Machinery
 from pod_host.sandbox.worker.order import Order, Turn
 from pod_host.sandbox.worker.search import Cancellation, SearchRunner
 from pod_host.sandbox.worker.skills import SkillFolders

@@ -5,109 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from pod_host import limits
-from pod_host.sandbox.raw import Living, RawResult
-from pod_host.sandbox.tags import STRAY, Sweep, command_line, is_zombie, look, signal_all
+from pod_host.sandbox.raw import RawResult
+from pod_host.sandbox.tags import STRAY, Sweep
 from pod_host.sandbox.worker.capture import Capture, Pipe, two_pipes
-from pod_host.sandbox.worker.census import Census
 from pod_host.sandbox.worker.loop import Loop, Timer
-from pod_host.sandbox.worker.memory import OutOfMemory
-from pod_host.sandbox.worker.ports import listening_ports
-from pod_host.sandbox.worker.shell import Shell, environment_bytes
-from pod_host.sandbox.worker.spawner import Spawn, Spawner
-from pod_host.sandbox.worker.spool import Spool
+from pod_host.sandbox.worker.machinery import SWEEP_SECONDS, Machinery
+from pod_host.sandbox.worker.shell import environment_bytes
+from pod_host.sandbox.worker.spawner import Spawn
 from pod_host.sandbox.worker.zygote import Program
 
-_SWEEP_SECONDS: Final = 0.002  # between two passes over the tree while it dies
 _EXIT_CODES: Final = {"timeout": 124, "abort": 130, "tasks": 128 + signal.SIGKILL}
 _JUST_LOOK: Final = 0  # the signal that is none
 _GRACE_LOOK_SECONDS: Final = 0.02  # between two looks whether SIGTERM was enough
 _DISCARD_BYTES: Final = 1024 * 1024  # of what a survivor writes later, at once …
 _DISCARD_PAUSE: Final = 0.05  # … and then a pause: `yes &` must not keep the worker busy
-
-
-class Machinery:
-    """What every command of a worker shares."""
-
-    def __init__(self, loop: Loop, spawner: Spawner, spool: Spool, shell: Shell) -> None:
-        self.loop = loop
-        self.spawner = spawner
-        self.spool = spool
-        self.shell = shell
-        self.out_of_memory = OutOfMemory()
-        self.census = Census(loop, living=self._living, too_many=self._too_many, counted=self.out_of_memory.look)
-        self.sessions: dict[int, str] = {}  # whose each number is, while a process of it may live
-        self.running: dict[int, RunningCommand] = {}  # by number, those that were not answered for
-        self._notices: dict[str, list[str]] = {}  # by session, for the next result of it
-        self._ended: set[int] = set()  # numbers whose command was answered for, perhaps with survivors
-        self._root = os.getpid()
-        self._children = f"/proc/self/task/{self._root}/children"
-
-    def orphans(self) -> bool:
-        """Whether we have children beside the zygote and the shells. Every survivor's line begins with one."""
-        try:
-            with open(self._children, "rb", buffering=0) as file:
-                children = {int(pid) for pid in file.read(1 << 20).split()}
-        except FileNotFoundError:
-            return True  # a kernel without this file: look at every process
-        return bool(children - self.spawner.programs - {self.spawner.zygote_pid})
-
-    def living(self) -> list[tuple[int, str]]:
-        """(pid, session) of everything that lives. Forgets the sessions of commands that left nothing."""
-        found = self._living()
-        return [(pid, self.sessions.get(number, "")) for pid, number in found]
-
-    def survivors(self, number: int) -> tuple[tuple[Living, ...], int]:
-        """What a command that has ended left running, as far as it is named, and how many more there are."""
-        self._ended.add(number)
-        if not self.orphans():
-            self._ended.discard(number)
-            self.sessions.pop(number, None)
-            return (), 0
-        pids = [pid for pid, whose in self._living() if whose == number]
-        named = pids[: limits.PROCESSES_NAMED]
-        return describe(named), len(pids) - len(named)
-
-    def _living(self) -> list[tuple[int, int]]:
-        """(pid, number)."""
-        seen = look(self.spawner.space, self._root)
-        found = [(process.pid, process.number) for process in seen.found if not is_zombie(process.pid)]
-        for number in self._ended - {number for _, number in found}:
-            self._ended.discard(number)
-            self.sessions.pop(number, None)
-        return found
-
-    def signal(self, whose: Callable[[int], bool], number: int) -> tuple[int, bool]:
-        return signal_all(self.spawner.space, self._root, whose, number)
-
-    def take_notices(self, session: str) -> tuple[str, ...]:
-        return tuple(self._notices.pop(session, ()))
-
-    def _too_many(self, number: int) -> None:
-        if number in self.running:
-            self.running[number].kill("tasks")
-            return
-        session = self.sessions.get(number)
-        if session is not None:
-            notices = self._notices.setdefault(session, [])
-            notices.append(f"What an earlier command had left running was killed ({self.too_many_tasks}).")
-        self._end_tree(number, Sweep())
-
-    def _end_tree(self, number: int, tree: Sweep) -> None:
-        if not tree.saw(*self.signal(lambda whose: whose == number, signal.SIGKILL)):
-            self.loop.later(_SWEEP_SECONDS, lambda: self._end_tree(number, tree))
-
-    @property
-    def too_many_tasks(self) -> str:
-        return f"it had more than {self.census.most} processes and threads"
-
-
-def describe(pids: Sequence[int]) -> tuple[Living, ...]:
-    ports = listening_ports(pids)
-    return tuple(Living(pid, command_line(pid), ports.get(pid, ())) for pid in pids)
 
 
 class RunningCommand:
@@ -159,7 +74,6 @@ class RunningCommand:
             ended=self._ended,
         )
         machinery.running[self._number] = self
-        machinery.census.begin()
         machinery.spawner.spawn(self._spawn)
 
     def _watch(self, pipe: Pipe, capture: Capture) -> None:
@@ -177,6 +91,7 @@ class RunningCommand:
 
     def _started(self) -> None:
         self._began = time.monotonic()
+        self._all.census.begin()
         if self._kill_reason is None:
             self._timeout = self._later(self._timeout_seconds, lambda: self.kill("timeout"))
 
@@ -240,7 +155,7 @@ class RunningCommand:
         living, vanished = self._signal(signal.SIGKILL if self._hard else _JUST_LOOK)
         starting = self._spawn.pid is None and self._done is not None
         if not self._tree.saw(living + starting, vanished):
-            pause = 1.0 if self._done is None else _SWEEP_SECONDS if self._hard else _GRACE_LOOK_SECONDS
+            pause = 1.0 if self._done is None else SWEEP_SECONDS if self._hard else _GRACE_LOOK_SECONDS
             self._loop.later(pause, self._sweep)
             return
         self._tree_ended = True

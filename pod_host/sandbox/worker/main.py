@@ -17,8 +17,8 @@ from pod_host.sandbox.frames import Decoder, Header, encode
 from pod_host.sandbox.tags import Sweep
 from pod_host.sandbox.worker.calls import Calls
 from pod_host.sandbox.worker.channel import Channel
-from pod_host.sandbox.worker.command import Machinery, describe
 from pod_host.sandbox.worker.loop import Loop
+from pod_host.sandbox.worker.machinery import Machinery, describe
 from pod_host.sandbox.worker.shell import Shell
 from pod_host.sandbox.worker.spawner import Spawner
 from pod_host.sandbox.worker.spool import Spool

@@ -14,7 +14,7 @@ from typing import Final
 from pod_host import limits
 from pod_host.sandbox.tools.workspace import SearchEnd
 from pod_host.sandbox.worker.capture import two_pipes
-from pod_host.sandbox.worker.command import Machinery
+from pod_host.sandbox.worker.machinery import Machinery
 from pod_host.sandbox.worker.spawner import Spawn
 from pod_host.sandbox.worker.zygote import Program
 
