@@ -90,6 +90,7 @@ def _fate(answer: JsonObject) -> Fate:
     kind = result.get("kind") if isinstance(result, dict) else None
     if kind not in _MEMBERS:
         return Known({"kind": "completed", "output": result})
-    if kind == "failed" and not isinstance(result.get("message"), str):
-        result = {**result, "message": "The HTTP call failed"}
+    if kind == "failed":
+        usual = {"code": "http.failed", "message": "The HTTP call failed"}
+        result = {**result, **{name: text for name, text in usual.items() if not isinstance(result.get(name), str)}}
     return Known({"kind": kind, **{name: result[name] for name in _MEMBERS[kind] if result.get(name) is not None}})

@@ -15,9 +15,10 @@ _ENVELOPE = 512 + 2 * 256  # bytes of a result beside its payload: members' name
 
 
 def share_bytes(record_entry_bytes: int, calls: int) -> int:
-    """What the outcome of one of a step's ``calls`` calls may hold, as JSON: equal shares, whatever ends first."""
-    entry = min(limits.STEP_RESULT_BYTES, record_entry_bytes - limits.ENTRY_ENVELOPE_BYTES)
-    return max(entry // max(calls, 1) - _ENVELOPE, _LEAST)
+    """What the outcome of one of a step's ``calls`` calls may hold, as JSON, so that all of them fit one entry, and a model
+    can read it: equal shares, whatever ends first."""
+    share = (record_entry_bytes - limits.ENTRY_ENVELOPE_BYTES) // max(calls, 1)
+    return max(min(share, limits.STEP_RESULT_BYTES) - _ENVELOPE, _LEAST)
 
 
 def json_bytes(value: Json) -> int:

@@ -17,7 +17,7 @@ from pod_host.contract.base import Json
 from pod_host.contract.canonical import canonical
 from pod_host.contract.encoding import decode
 from pod_host.errors import ContractViolation, InputIssue, PodHostError
-from pod_host.turn.patterns import CHECKED_FORMATS, linear_dialect
+from pod_host.turn.linear import CHECKED_FORMATS, linear_dialect
 from pod_host.turn.text import readable
 
 _ISSUES: Final = 20  # looked for in one value

@@ -1,12 +1,14 @@
 """Results of MCP and HTTP tools that fit (Harness API v5, section 5b): what is too long is stored as an artifact of the
 call, with a preview in its place; files within an answer are stored whatever their size.
 
-The cap of a result is RESULT_INLINE_BYTES, or the call's equal share of the step's entry where that is less. The share
-follows from the step's number of calls alone: so a call that runs again is shaped as it was, whichever call ends first.
+The cap of a result is RESULT_INLINE_BYTES, or the call's equal share of the step's entry where that is less, or what is left
+of the step's budget: the results of a step are shaped one after another, as they come, and small ones are not counted. What
+was recorded of a call stands, so a replay need not spend the budget in the same order.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass, field
 from typing import Final
@@ -28,6 +30,23 @@ _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _NAME_CHARACTERS: Final = 200  # of the tool's name in an artifact's
 
 
+@dataclass(slots=True)
+class StepBudget:
+    """What the MCP and HTTP results of one step may hold together, in bytes of JSON."""
+
+    left: int = limits.STEP_RESULT_BYTES
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def most(self) -> int:
+        """For the next result: what is left, or a stub that names its artifact."""
+        return max(min(self.left, limits.RESULT_INLINE_BYTES), limits.RESULT_SMALL_BYTES)
+
+    def spend(self, size: int) -> None:
+        if size > limits.RESULT_SMALL_BYTES:
+            self.left -= size
+
+
 @dataclass(frozen=True, slots=True)
 class Shaper:
     """``artifacts``: where parts are stored. ``reader``: the model that the results are for."""
@@ -35,10 +54,15 @@ class Shaper:
     artifacts: Artifacts
     reader: Reader
 
-    async def shape(self, value: Json, *, effect_id: str, tool_name: str, most_bytes: int) -> Json:
-        """An outcome's value, of any size and form, as one whose JSON takes at most RESULT_INLINE_BYTES and about
-        ``most_bytes``. Raises Stopped."""
-        most = min(most_bytes, limits.RESULT_INLINE_BYTES)
+    async def shape(self, value: Json, *, effect_id: str, tool_name: str, most_bytes: int, budget: StepBudget) -> Json:
+        """An outcome's value, of any size and form, as one whose JSON takes at most RESULT_INLINE_BYTES, about
+        ``most_bytes``, and what ``budget`` has left. Raises Stopped."""
+        async with budget.turn:
+            shaped = await self._shape(value, effect_id, tool_name, min(most_bytes, budget.most))
+            budget.spend(len(await json_text(shaped)))
+            return shaped
+
+    async def _shape(self, value: Json, effect_id: str, tool_name: str, most: int) -> Json:
         kind = value.get("kind") if isinstance(value, dict) else None
         if kind in ("failed", "denied"):
             return fit(value, most)

@@ -17,6 +17,7 @@ from jsonschema.validators import extend
 from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.errors import InputIssue
+from pod_host.turn.linear import unique_items
 from pod_host.turn.log import tell
 from pod_host.turn.pieces import is_deep
 from pod_host.turn.schemas import Schema, SchemaFault
@@ -58,6 +59,7 @@ _Guarded: Final[Any] = extend(  # type: ignore[no-untyped-call]
         "patternProperties": _no_faults,
         "unevaluatedProperties": _no_faults,
         "additionalProperties": _without_patterns(_KEYWORDS["additionalProperties"]),
+        "uniqueItems": unique_items,
         "$ref": _counted(_KEYWORDS["$ref"]),
         "$dynamicRef": _counted(_KEYWORDS["$dynamicRef"]),
     },

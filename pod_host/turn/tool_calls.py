@@ -23,7 +23,7 @@ from pod_host.turn.identity import Identities
 from pod_host.turn.journal import Execution, Fate, Held, Journal, Known, Unknown
 from pod_host.turn.projection import shortened
 from pod_host.turn.results import failure, fit, share_bytes, smaller, tool_result
-from pod_host.turn.shaping import Shaper
+from pod_host.turn.shaping import Shaper, StepBudget
 from pod_host.turn.stop import Stop
 from pod_host.turn.tool_search import found_in
 from pod_host.turn.toolset import Tool, Toolset
@@ -52,9 +52,10 @@ class ToolCalls:
         """
         calls = [self.tools.meant(call) for call in calls]
         share = share_bytes(self.record_entry_bytes, min(len(calls), limits.STEP_CALLS))
-        line = _Line()
+        line, budget = _Line(), StepBudget()
         tasks = [
-            asyncio.create_task(self._call(step, call, line.join(alone=self._alone(call)), share)) for call in calls
+            asyncio.create_task(self._call(step, call, line.join(alone=self._alone(call)), share, budget))
+            for call in calls
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -75,7 +76,7 @@ class ToolCalls:
         self.tools.find(found_in(results))
         return results
 
-    async def _call(self, step: int, call: Call, place: _Place, share: int) -> JsonObject | Waits:
+    async def _call(self, step: int, call: Call, place: _Place, share: int, budget: StepBudget) -> JsonObject | Waits:
         try:
             tool = self.tools.get(call.name)
             refusal = self._refusal(call, tool)
@@ -92,7 +93,7 @@ class ToolCalls:
             )
             if isinstance(tool.target, RuntimeTarget):
                 await place.turn()  # core runs it as it takes the intent, so its turn comes before that
-            run = partial(self._run, tool, call, place, share)
+            run = partial(self._run, tool, call, place, share, budget)
             if tool.runs_first and not self.journal.knows(intent.effect_id):
                 fate = await run(Execution(intent.effect_id, traceparent=None, rejoin=False))
                 run = partial(_ran, fate)
@@ -127,7 +128,9 @@ class ToolCalls:
         tool = self.tools.get(call.name)
         return tool is not None and not tool.parallel
 
-    async def _run(self, tool: Tool, call: Call, place: _Place, share: int, execution: Execution) -> Fate:
+    async def _run(
+        self, tool: Tool, call: Call, place: _Place, share: int, budget: StepBudget, execution: Execution
+    ) -> Fate:
         await place.turn()
         if tool.ready is not None:
             with suppress(Stopped):  # the answer to that is below
@@ -144,8 +147,10 @@ class ToolCalls:
         if isinstance(fate, Unknown):
             return Unknown(shortened(fate.error, share // 4))  # core makes the call's failure of it
         if isinstance(fate, Known) and isinstance(tool.target, McpTarget | HttpTarget):
-            shape = self.shaper.shape(fate.value, effect_id=execution.effect_id, tool_name=tool.name, most_bytes=share)
-            return Known(fit(await shape, share))
+            shaped = await self.shaper.shape(
+                fate.value, effect_id=execution.effect_id, tool_name=tool.name, most_bytes=share, budget=budget
+            )
+            return Known(fit(shaped, share))
         return Known(fit(fate.value, share)) if isinstance(fate, Known) else fate
 
 

@@ -23,7 +23,7 @@ from pod_host.turn.loops import Loop
 from pod_host.turn.projection import Reader
 from pod_host.turn.requests import Requests
 from pod_host.turn.results import fit, json_bytes, share_bytes
-from pod_host.turn.shaping import Shaper
+from pod_host.turn.shaping import Shaper, StepBudget
 from pod_host.turn.stop import IN_HAND, Stop
 from pod_host.turn.toolset import Tool
 from tests.turn.artifact_store import ArtifactStore
@@ -46,7 +46,7 @@ def shaper(store: ArtifactStore, reader: Reader = SEES) -> Shaper:
 async def shaped(value: Json, store: ArtifactStore | None = None, **members: Any) -> Json:
     most = members.pop("most_bytes", limits.STEP_RESULT_BYTES)
     made = shaper(store or ArtifactStore(), **members)
-    return await made.shape(value, effect_id=EFFECT, tool_name="docs__search", most_bytes=most)
+    return await made.shape(value, effect_id=EFFECT, tool_name="docs__search", most_bytes=most, budget=StepBudget())
 
 
 def done(output: Json) -> JsonObject:
@@ -352,3 +352,34 @@ async def test_whatever_a_tool_answers_it_fits(output: Json, calls: int, entry: 
     assert json_bytes(result) <= share
     if json_bytes(value) <= min(share, limits.RESULT_INLINE_BYTES) and "data" not in str(value):
         assert result == value
+
+
+async def of_a_step(sizes: list[int]) -> list[JsonObject]:
+    """The outcomes of a step whose calls answer so many bytes each."""
+    store, budget = ArtifactStore(), StepBudget()
+    made = shaper(store)
+    return [
+        await made.shape(
+            done("x" * size),
+            effect_id=f"{EFFECT}{n}",
+            tool_name="t",
+            most_bytes=limits.STEP_RESULT_BYTES,
+            budget=budget,
+        )
+        for n, size in enumerate(sizes)
+    ]
+
+
+async def test_a_large_result_beside_many_small_ones_stays_whole() -> None:
+    outcomes = await of_a_step([100] * 19 + [20_000] + [2_000] * 10)
+    assert not any("truncated" in outcome for outcome in outcomes)
+
+
+async def test_once_a_steps_budget_is_spent_a_result_is_a_stub_and_small_ones_still_pass() -> None:
+    outcomes = await of_a_step([25_000] * 20 + [500])
+    whole = [outcome for outcome in outcomes[:-1] if "truncated" not in outcome]
+    assert len(whole) == limits.STEP_RESULT_BYTES // 25_100
+    assert len(encode(outcomes[-2])) <= limits.RESULT_SMALL_BYTES
+    assert outcomes[-2]["output"]["artifactId"]
+    assert outcomes[-1] == done("x" * 500)
+    assert len(encode(outcomes)) <= limits.STEP_RESULT_BYTES + 20 * limits.RESULT_SMALL_BYTES

@@ -283,6 +283,10 @@ async def test_a_gate_that_takes_no_form_fails_the_call() -> None:
         ({"ok": False, "error": {"message": "lost", "uncertain": True}}, {"code": "tool.lost", "message": "lost"}),
         ({"ok": False, "error": {"message": "odd"}}, {"code": "http.failed", "message": "odd"}),
         ({"ok": False}, {"code": "http.failed", "message": "The HTTP call failed"}),
+        (
+            {"ok": True, "result": {"kind": "failed"}},
+            {"code": "http.failed", "message": "The HTTP call failed"},
+        ),
     ],
 )
 async def test_every_answer_of_an_http_call_is_an_outcome(answer: Json, result: JsonObject) -> None:

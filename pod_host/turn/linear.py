@@ -1,7 +1,7 @@
-"""Regular expressions of a JSON Schema, in time linear in the text: a schema's pattern must not be able to stop the host.
+"""Keywords of JSON Schema in time linear in the value: neither a schema nor an answer must be able to stop the host.
 
-The engine is Rust's, by way of pydantic. It has no look-around and no back-references: a pattern with one of those is not
-checked, and the log says so.
+The engine for patterns is Rust's, by way of pydantic. It has no look-around and no back-references: a pattern with one of
+those is not checked, and the log says so.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from jsonschema.validators import extend
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from pod_host.contract.base import Json, JsonObject
+from pod_host.contract.canonical import canonical
 from pod_host.turn.log import tell
 
 
@@ -78,14 +79,25 @@ def _additional_properties(
         if name in named or any(found(pattern, name) for pattern in patterns):
             continue
         if allowed is False:
-            yield ValidationError(f"{name!r} is not a member that is allowed here")
+            yield ValidationError(f"{name!r} was unexpected")
         elif isinstance(allowed, dict):
             yield from validator.descend(value, allowed, path=name)
 
 
+def unique_items(validator: Any, wanted: Json, instance: Json, schema: JsonObject) -> Iterable[ValidationError]:
+    """``uniqueItems``: the usual check compares each item with each."""
+    if wanted is True and isinstance(instance, list) and len({canonical(item) for item in instance}) < len(instance):
+        yield ValidationError("the items are not all different")
+
+
 _WITH_PATTERNS: Final[Any] = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
-    {"pattern": _pattern, "patternProperties": _pattern_properties, "additionalProperties": _additional_properties},
+    {
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties,
+        "uniqueItems": unique_items,
+    },
 )
 _WITHOUT_UNEVALUATED: Final[Any] = extend(  # type: ignore[no-untyped-call]
     _WITH_PATTERNS, {"unevaluatedProperties": lambda validator, value, instance, schema: ()}

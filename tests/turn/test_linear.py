@@ -1,11 +1,14 @@
-"""Patterns of a schema: checked in linear time, or not at all."""
+"""Keywords of a schema that could take for ever: checked in linear time, or not at all."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from pod_host.contract.base import Json
 from pod_host.turn.schemas import Schema, SchemaFault
+from pod_host.turn.tool_arguments import ArgumentCheck
 
 
 def codes(schema: Json, value: Json) -> list[str]:
@@ -44,6 +47,15 @@ def test_what_the_linear_engine_cannot_do_is_not_checked() -> None:
 def test_what_no_engine_takes_is_a_fault_of_the_schema() -> None:
     with pytest.raises(SchemaFault, match="/items/pattern"):
         Schema({"items": {"pattern": "("}})
+
+
+@pytest.mark.parametrize("check", [codes, lambda schema, value: [i["code"] for i in ArgumentCheck("t", schema)(value)]])
+def test_many_items_are_told_apart_at_once(check: Any) -> None:
+    schema = {"type": "object", "properties": {"items": {"uniqueItems": True}}}
+    many: list[Json] = [{"n": n} for n in range(100_000)]
+    assert check(schema, {"items": many}) == []
+    assert check(schema, {"items": [*many, {"n": 7.0}]}) == ["uniqueItems"]
+    assert check(schema, {"items": [1, True, "1", None, [1]]}) == []
 
 
 def test_members_beside_patterns_are_judged() -> None:
