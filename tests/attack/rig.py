@@ -129,7 +129,12 @@ class Rig:
             await rig.process.ended()
 
     async def connect(self, number: int = 1) -> None:
-        self.connection = await self.core.connected(number)
+        connected = asyncio.ensure_future(self.core.connected(number))
+        ended = asyncio.ensure_future(self.process.ended())
+        await asyncio.wait({connected, ended}, return_when=asyncio.FIRST_COMPLETED)
+        assert connected.done(), f"the host ended:\n{self.process.log}"
+        ended.cancel()
+        self.connection = await connected
 
     # --- from inside --------------------------------------------------------------------------------------------------
 
