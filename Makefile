@@ -9,7 +9,7 @@ TARGETS ?=
 # MESSAGE reaches the recipe through the environment, so that its quotes and dollars stay what they are.
 export MESSAGE
 
-.PHONY: dev test lint types imports unit fuzz image image-test kind kind-down lock clean
+.PHONY: dev test bench lint types imports unit fuzz image image-test kind kind-down lock clean
 
 # One message (MESSAGE="…") or a chat, against the embedded Runtime, through the real host.
 dev: $(VENV)/.dev
@@ -61,6 +61,10 @@ $(VENV)/.made:
 # The coverage-guided run, SECONDS for each target (TARGETS="…": some of them). See docs/fuzzing.md.
 fuzz: $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(TARGETS)
+
+# What a step of a turn costs, beside the floor measured in the same run.
+bench: $(VENV)/.dev
+	@$(BIN)/python -m bench.step_cost $(ARGS)
 
 # Both images, by docker, podman or buildah. BASE_IMAGE=… and ENGINE=… choose; see image/build.sh.
 image:
