@@ -30,6 +30,7 @@ _SIGCHLD: Final = 17
 
 MACHINE: Final = os.uname().machine
 _CLONE: Final = {"x86_64": 56, "aarch64": 220}
+_SIGACTION: Final = {"x86_64": 13, "aarch64": 134}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # PyDLL keeps the interpreter's lock over the call: the child of a clone must come back holding it, as its parent does.
@@ -74,6 +75,14 @@ def clone_as_sibling() -> int:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     return pid
+
+
+def default_reserved_signals() -> None:
+    """The default for the two signals that the C library keeps for itself and lets nobody name: some programs start others
+    (make does) with them ignored, and what is ignored stays so over exec."""
+    nothing = ctypes.create_string_buffer(32)  # a kernel sigaction of zeros: SIG_DFL
+    for number in (32, 33):
+        _syscall(_SIGACTION[MACHINE], number, nothing, None, 8)
 
 
 # --- Landlock --------------------------------------------------------------------------------------------------------

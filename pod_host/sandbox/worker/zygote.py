@@ -132,6 +132,7 @@ def _become_zygote(requests: socket.socket, domain: Domain, protected: list[int]
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)  # the worker ignores some; what is ignored stays so over exec
+    kernel.default_reserved_signals()
     _raise_oom_score()
     os.nice(limits.COMMAND_NICE)
     resource.setrlimit(resource.RLIMIT_NOFILE, domain.descriptors)
