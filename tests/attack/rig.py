@@ -129,12 +129,21 @@ class Rig:
             await rig.process.ended()
 
     async def connect(self, number: int = 1) -> None:
-        connected = asyncio.ensure_future(self.core.connected(number))
+        connected = asyncio.ensure_future(self._connected(number))
         ended = asyncio.ensure_future(self.process.ended())
         await asyncio.wait({connected, ended}, return_when=asyncio.FIRST_COMPLETED)
         assert connected.done(), f"the host ended:\n{self.process.log}"
         ended.cancel()
         self.connection = await connected
+
+    async def _connected(self, number: int) -> Connection:
+        """With patience: what the test before left behind, a bomb say, may still be on its way out."""
+        for _ in range(2):
+            try:
+                return await self.core.connected(number)
+            except TimeoutError:
+                continue
+        return await self.core.connected(number)
 
     # --- from inside --------------------------------------------------------------------------------------------------
 
