@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import quote
 
 from pod_host.host.credentials import Credentials
-from pod_host.host.hardening import HOME
+from pod_host.host.hardening import HOME, sandbox_config, temporary_directory
 from pod_host.host.relay import Relay
 from pod_host.host.trust import TrustBundle
 from pod_host.sandbox import command_environment
@@ -29,7 +29,8 @@ class Environments:
         relay: Relay | None = None,
     ) -> None:
         self._settings = settings
-        self._base = dict(base)
+        temporary = temporary_directory(sandbox_config(settings))
+        self._base = {**({"TMPDIR": str(temporary)} if temporary else {}), **base}
         self._credentials = credentials
         self._trust = trust
         self._relay = relay

@@ -78,6 +78,13 @@ def sandbox_paths(settings: Settings, starter_homes: Iterable[Path]) -> SandboxP
     return SandboxPaths(tuple(denied), tuple(allowed), (harness / TRUST,))
 
 
+def temporary_directory(config: SandboxConfig) -> Path | None:
+    """Where commands put their temporary files when not in /tmp; None where that is open to them, as in every pod. Nothing
+    can be made directly in a directory on the way to what is hidden or read-only."""
+    closing = (*config.denied, config.skills)
+    return config.home if any(path.resolve().is_relative_to("/tmp") for path in closing) else None
+
+
 def _hiding_join_token(settings: Settings) -> Path:
     """The token's directory: a Secret is mounted as one, and swaps what is in it. The file alone where its directory holds
     what commands need."""

@@ -6,7 +6,7 @@ import os
 import pwd
 from pathlib import Path
 
-from pod_host.host.hardening import sandbox_config, sandbox_paths, starter_homes
+from pod_host.host.hardening import sandbox_config, sandbox_paths, starter_homes, temporary_directory
 from pod_host.settings import Settings
 from tests.host.conftest import StartHost, pod_environment
 from tests.host.core import Core
@@ -49,6 +49,14 @@ def test_the_starters_home_is_what_home_says_and_what_the_user_database_says() -
     assert starter_homes(settings(HOME="/somewhere/else")) == (Path("/somewhere/else"), Path(listed))
     assert starter_homes(settings(HOME=listed)) == (Path(listed),)
     assert starter_homes(settings(HOME="not/absolute")) == (Path(listed),)
+
+
+def test_commands_make_their_temporary_files_at_home_where_what_is_hidden_closes_tmp() -> None:
+    assert temporary_directory(sandbox_config(settings())) is None
+    below = settings(POD_HOST_HARNESS_DIR="/tmp/somewhere/harness")
+    assert temporary_directory(sandbox_config(below)) == Path("/tmp/somewhere/harness/home")
+    skills = settings(POD_HOST_SKILLS_DIR="/tmp/skills")
+    assert temporary_directory(sandbox_config(skills)) == POD / "harness" / "home"
 
 
 def test_in_a_cluster_what_lies_in_a_home_is_the_images_and_stays_open() -> None:
