@@ -10,6 +10,7 @@ import asyncio
 import os
 import select
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -95,6 +96,7 @@ def open_directory() -> Iterator[Path]:
     if os.geteuid() == 0:
         os.chown(path / "hidden" / "token", UID, UID)  # so that nothing but the domain keeps commands from it
     yield path
+    subprocess.run(["chmod", "-R", "u+rwX", str(path)], check=True)  # a mounted skill is read-only, for its owner too
     shutil.rmtree(path)
 
 
