@@ -19,7 +19,7 @@ from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.canonical import canonical
 from pod_host.contract.open_points import SetupCommand, SetupFault, SetupFile, SetupStep, read_setup
-from pod_host.errors import SandboxError, WorkerLost
+from pod_host.errors import ContractViolation, SandboxError, WorkerLost
 from pod_host.host import setup_record
 from pod_host.host.log import get_log, redactor
 from pod_host.host.setup_record import SetupRecord, SetupRecordError, StepResult
@@ -72,7 +72,7 @@ class Setup:
         """What a join's answer says of the setup. Recorded before anything else happens: it may never be said again."""
         try:
             await asyncio.to_thread(self._accept, setup, seeded)
-        except SetupRecordError as fault:
+        except (SetupRecordError, ContractViolation) as fault:  # a record, or a setup nested without end
             self._trouble = str(fault)
             log.error("setup.failed", reason=str(fault))
 
