@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pod_host.client import Claim, Room
 from pod_host.contract.base import JsonObject, Sent
 from pod_host.contract.encoding import decode
 from pod_host.contract.methods import HARNESS_ASKS
@@ -59,7 +60,19 @@ class Runtime:
             answers[method] = {"status": "completed", "outcome": {"value": params.wire().get("value")}}
         return HARNESS_ASKS[method].read_result(answers.get(method, {}))
 
-    async def call(self, path: str, body: bytes, *, key: str, token: Any, traceparent: str | None = None) -> JsonObject:
+    def claim(self) -> Claim:
+        return Room(1).claim()
+
+    async def call(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        key: str,
+        token: Any,
+        traceparent: str | None = None,
+        claim: Claim | None = None,
+    ) -> JsonObject:
         self.marks.append(time.process_time())
         self.body = body
         step = len(self.marks)

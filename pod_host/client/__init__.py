@@ -3,7 +3,8 @@
 from pod_host.client.channel import Channel, OnMessage, OnRequest
 from pod_host.client.gates import Gates
 from pod_host.client.join import HostApi
+from pod_host.client.room import Claim, Room
 from pod_host.client.run import Run
 from pod_host.client.tls import runtime_tls
 
-__all__ = ["Channel", "Gates", "HostApi", "OnMessage", "OnRequest", "Run", "runtime_tls"]
+__all__ = ["Channel", "Claim", "Gates", "HostApi", "OnMessage", "OnRequest", "Room", "Run", "runtime_tls"]

@@ -17,6 +17,7 @@ import httpx
 from pod_host import limits
 from pod_host.client import http
 from pod_host.client.retry import retrying
+from pod_host.client.room import Claim, Room
 from pod_host.contract.base import JsonObject
 from pod_host.errors import ContractViolation, GateRefusal, GateUnavailable
 
@@ -33,7 +34,8 @@ _CODES = {
 
 
 class Gates:
-    """The gates of one Runtime. ``tls``: needed for https, see `tls.runtime_tls`."""
+    """The gates of one Runtime. ``tls``: needed for https, see `tls.runtime_tls`. ``room``: for large answers, of all that
+    call."""
 
     def __init__(
         self, base_url: str, tls: ssl.SSLContext | None, *, silence_seconds: float = limits.GATE_CLIENT_SECONDS
@@ -41,11 +43,24 @@ class Gates:
         self._base = base_url.rstrip("/")
         timeout = httpx.Timeout(silence_seconds, connect=limits.GATE_CONNECT_SECONDS)
         self._client = http.open_client(tls, timeout=timeout, idle_seconds=limits.GATE_IDLE_SECONDS)
+        self.room = Room(limits.ANSWERS_BYTES)
+
+    def claim(self) -> Claim:
+        """For the answers of calls that may be large: ``async with``, until their values are needed no more."""
+        return self.room.claim()
 
     async def call(
-        self, path: str, body: bytes, *, key: str, token: Callable[[], str], traceparent: str | None = None
+        self,
+        path: str,
+        body: bytes,
+        *,
+        key: str,
+        token: Callable[[], str],
+        traceparent: str | None = None,
+        claim: Claim | None = None,
     ) -> JsonObject:
-        """POST ``body`` (JSON) under the effect id ``key``; the answer's object, ``{}`` for 204.
+        """POST ``body`` (JSON) under the effect id ``key``; the answer's object, ``{}`` for 204. With a ``claim`` a large
+        answer is read when there is room for it, which the claim then holds.
 
         ``token`` is asked before each attempt, since the run token rotates. A lost hop and a 5xx are sent again, the
         same bytes under the same key. Raises GateRefusal: the gate said no (any 4xx; a body that is no gate error gets
@@ -69,7 +84,7 @@ class Gates:
             attempts=1 + limits.GATE_RESENDS,
             tell=tell,
         )
-        return await attempts(self._attempt, url, body, headers, token)
+        return await attempts(self._attempt, url, body, headers, token, claim)
 
     async def cancel(self, path: str, *, key: str, token: Callable[[], str]) -> None:
         """Abort the call ``key`` at its gate: ``POST {path}/{key}/cancel``. Never raises; a gate that does not answer
@@ -85,13 +100,15 @@ class Gates:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _attempt(self, url: str, body: bytes, headers: dict[str, str], token: Callable[[], str]) -> JsonObject:
+    async def _attempt(
+        self, url: str, body: bytes, headers: dict[str, str], token: Callable[[], str], claim: Claim | None
+    ) -> JsonObject:
         held = token()
         if not held:
             raise GateRefusal(401, "gate_unauthorized", "the run holds no token for the gates")
         try:
             answer = await http.post(
-                self._client, url, headers={**headers, "Authorization": f"Bearer {held}"}, body=body
+                self._client, url, headers={**headers, "Authorization": f"Bearer {held}"}, body=body, claim=claim
             )
         except (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.InvalidURL, UnicodeError) as fault:
             raise GateUnavailable(http.shown(http.told(fault), held)) from None  # it would fail again

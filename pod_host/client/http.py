@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 import httpx
 
 from pod_host import __version__, limits
+from pod_host.client.room import Claim
 from pod_host.client.tls import trusting_nothing
 from pod_host.contract.base import Json
 from pod_host.contract.encoding import decode
@@ -51,7 +53,7 @@ class HttpAnswer:
     """``body`` is whole."""
 
     status: int
-    body: bytes
+    body: bytes | bytearray
 
     def json(self) -> Json:
         """Raises ContractViolation."""
@@ -74,15 +76,45 @@ class AnswerTooLarge(httpx.TransportError):
     """The answer passed FRAME_BYTES, more than any answer of the Runtime may hold."""
 
 
-async def post(client: httpx.AsyncClient, url: str, *, headers: dict[str, str], body: bytes | None) -> HttpAnswer:
-    """One POST. Raises httpx.TransportError, httpx.InvalidURL."""
+async def post(
+    client: httpx.AsyncClient, url: str, *, headers: dict[str, str], body: bytes | None, claim: Claim | None = None
+) -> HttpAnswer:
+    """One POST. With a ``claim`` a large answer takes its room before it is read. Raises httpx.TransportError,
+    httpx.InvalidURL."""
     async with client.stream("POST", url, headers=headers, content=body) as response:
-        held = bytearray()
-        async for chunk in response.aiter_bytes():
-            held += chunk
-            if len(held) > limits.FRAME_BYTES:
-                raise AnswerTooLarge(f"the answer is larger than {limits.FRAME_BYTES} bytes")
-        return HttpAnswer(response.status_code, bytes(held))
+        try:
+            return HttpAnswer(response.status_code, await _body(response, claim))
+        except BaseException:
+            if claim is not None:
+                claim.give_back()
+            raise
+
+
+async def _body(response: httpx.Response, claim: Claim | None) -> bytearray:
+    loop = asyncio.get_running_loop()
+    held = bytearray()
+    taken = claim is None
+    try:
+        async with asyncio.timeout(None) as patience:
+            async for chunk in response.aiter_bytes():
+                held += chunk
+                if len(held) > limits.FRAME_BYTES:
+                    raise AnswerTooLarge(f"the answer is larger than {limits.FRAME_BYTES} bytes")
+                if claim is not None and len(held) > limits.ANSWER_SMALL_BYTES:
+                    if not taken:
+                        patience.reschedule(None)
+                        await claim.take(_size(response))
+                        taken = True
+                    patience.reschedule(loop.time() + limits.ANSWER_SILENCE_SECONDS)
+    except TimeoutError:
+        raise httpx.ReadTimeout("the rest of a large answer did not come") from None
+    return held
+
+
+def _size(response: httpx.Response) -> int:
+    """Of a large answer, in bytes, before it is read: what its head says, else the most that it should be."""
+    told = response.headers.get("Content-Length", "")
+    return int(told) if told.isascii() and told.isdigit() else limits.TOOL_ANSWER_BYTES
 
 
 def told(fault: Exception) -> str:

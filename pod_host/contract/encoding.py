@@ -39,7 +39,7 @@ def is_small(value: Json, most: int) -> bool:
     return _left(value, most) > 0
 
 
-def decode(text: str | bytes) -> Json:
+def decode(text: str | bytes | bytearray) -> Json:
     """Parse JSON text, bytes as UTF-8. Raises ContractViolation for anything else."""
     try:
         return orjson.loads(text)
@@ -47,9 +47,9 @@ def decode(text: str | bytes) -> Json:
         return _decode_slowly(text)
 
 
-def _decode_slowly(text: str | bytes) -> Json:
+def _decode_slowly(text: str | bytes | bytearray) -> Json:
     try:
-        whole = text.decode() if isinstance(text, bytes) else text
+        whole = text if isinstance(text, str) else text.decode()
         return json.loads(whole, parse_constant=_refuse)
     except (ValueError, RecursionError) as fault:
         raise ContractViolation(f"not JSON: {fault}") from None

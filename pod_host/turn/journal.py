@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pod_host import limits
+from pod_host.client.room import Claim
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.effects import (
     IntentParams,
@@ -32,13 +33,15 @@ from pod_host.turn.text import readable
 class Execution:
     """Core said ``execute``. ``traceparent``: the call's own span context, when core gave one. ``rejoin``: a previous
     owner left the call at a gate; the same key and body join it. ``asked``: how often this segment's run has asked for it
-    now, from 1. ``most_bytes``: what the outcome of a tool call may hold, as JSON; what passes it is cut."""
+    now, from 1. ``most_bytes``: what the outcome of a tool call may hold, as JSON; what passes it is cut. ``claim``: of a
+    call through a gate, for its answer."""
 
     effect_id: str
     traceparent: str | None
     rejoin: bool
     asked: int = 1
     most_bytes: int = limits.STEP_RESULT_BYTES
+    claim: Claim | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,7 @@ class Loop:
                 ids=self.ids,
                 tools=tools,
                 journal=segment.journal,
+                gates=segment.gates,
                 stop=segment.stop,
                 record_entry_bytes=start.limits.record_entry_bytes,
                 shaper=Shaper(Artifacts(segment.requests, start.limits.chunk_bytes, IN_HAND), self.reader),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pod_host import limits
+from pod_host.client.room import Claim
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.canonical import canonical
 from pod_host.contract.model_call import (
@@ -116,8 +117,8 @@ class Discovery:
 
     async def _list(self, place: int, of: _ServerId) -> _Listed:
         try:
-            async with asyncio.timeout(limits.MCP_DISCOVERY_SECONDS):
-                server, left_out = await self._connect(f"{self.requests.run_id}:mcp-{place}", of)
+            async with asyncio.timeout(limits.MCP_DISCOVERY_SECONDS), self.gate.gates.claim() as claim:
+                server, left_out = await self._connect(f"{self.requests.run_id}:mcp-{place}", of, claim)
         except TimeoutError:
             return _failed(of, f"It did not answer within {limits.MCP_DISCOVERY_SECONDS:.0f} s")
         except _ServerFailed as fault:
@@ -129,11 +130,11 @@ class Discovery:
             told += f"; left out: {', '.join(left_out)}"
         return _Listed(server, _diagnostic(of, "connected", told))
 
-    async def _connect(self, key: str, of: _ServerId) -> tuple[JsonObject, list[str]]:
+    async def _connect(self, key: str, of: _ServerId, claim: Claim) -> tuple[JsonObject, list[str]]:
         """The server as a snapshot holds it, and its tools that cannot be used."""
         agent_id, name = of
         named = server_name(name, agent_id)
-        connected = await self._ask(MCP_CONNECT_PATH, McpConnectBody(server=named).wire(), f"{key}:connect")
+        connected = await self._ask(MCP_CONNECT_PATH, McpConnectBody(server=named).wire(), f"{key}:connect", claim)
         server: JsonObject = {"name": name, "tools": [], **_agent(agent_id)}
         instructions = connected.get("instructions") if isinstance(connected, dict) else None
         if isinstance(instructions, str) and instructions:
@@ -144,7 +145,7 @@ class Discovery:
         cursor: Json = None
         for page in range(limits.MCP_LIST_PAGES):
             body = McpListBody(server=named, **({"cursor": cursor} if cursor else {})).wire()
-            answer = await self._ask(MCP_LIST_PATH, body, f"{key}:list-{page}")
+            answer = await self._ask(MCP_LIST_PATH, body, f"{key}:list-{page}", claim)
             listed = answer.get("tools") if isinstance(answer, dict) else None
             for entry in listed if isinstance(listed, list) else ():
                 tool = _tool(entry)
@@ -154,12 +155,13 @@ class Discovery:
                 else:
                     tools[tool["name"]] = tool
             cursor = answer.get("nextCursor") if isinstance(answer, dict) else None
+            claim.give_back()
             if not isinstance(cursor, str) or not cursor:
                 break
         return {**server, "tools": list(tools.values())}, left_out
 
-    async def _ask(self, path: str, body: JsonObject, key: str) -> Json:
-        answer = ToolGateAnswer.read(await self.gate.ask(path, body, key=key), "answer of the Tool Gate")
+    async def _ask(self, path: str, body: JsonObject, key: str, claim: Claim) -> Json:
+        answer = ToolGateAnswer.read(await self.gate.ask(path, body, key=key, claim=claim), "answer of the Tool Gate")
         if answer.ok:
             return answer.result
         error = answer.error or {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from pod_host.client.room import Claim
 from pod_host.contract.base import JsonObject, Sent
 from pod_host.contract.work import RunGrant
 from pod_host.sandbox.outcomes import Outcome
@@ -27,10 +28,22 @@ class RunPort(Protocol):
 
 
 class GatePort(Protocol):
+    def claim(self) -> Claim:
+        """Room for the answers of a call, until the block ends that it is opened for."""
+        ...
+
     async def call(
-        self, path: str, body: bytes, *, key: str, token: Callable[[], str], traceparent: str | None = None
+        self,
+        path: str,
+        body: bytes,
+        *,
+        key: str,
+        token: Callable[[], str],
+        traceparent: str | None = None,
+        claim: Claim | None = None,
     ) -> JsonObject:
-        """POST; a lost hop is sent again under the same key. Raises GateRefusal or GateUnavailable."""
+        """POST; a lost hop is sent again under the same key. A large answer is read when the ``claim`` has its room. Raises
+        GateRefusal or GateUnavailable."""
         ...
 
     async def cancel(self, path: str, *, key: str, token: Callable[[], str]) -> None:

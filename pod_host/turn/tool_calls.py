@@ -21,6 +21,7 @@ from pod_host.turn.candidates import Call
 from pod_host.turn.endings import Stopped, Waits
 from pod_host.turn.identity import Identities
 from pod_host.turn.journal import Execution, Fate, Held, Journal, Known, Unknown
+from pod_host.turn.ports import GatePort
 from pod_host.turn.projection import shortened
 from pod_host.turn.results import failure, fit, share_bytes, smaller, tool_result
 from pod_host.turn.shaping import Shaper, StepBudget
@@ -40,6 +41,7 @@ class ToolCalls:
     ids: Identities
     tools: Toolset
     journal: Journal
+    gates: GatePort
     stop: Stop
     record_entry_bytes: int
     shaper: Shaper
@@ -141,17 +143,18 @@ class ToolCalls:
             return Known(failure("tool.interrupted", "The call was not started: the turn was being stopped."))
         # A call is handed over before its first wait, so the next one starts once this task has come to that.
         asyncio.get_running_loop().call_soon(place.start)
-        with span("tool", effect_id=execution.effect_id, tool=tool.name, target=tool.target.kind) as marks:
-            fate = await tool.run(call.args, replace(execution, most_bytes=share))
-            marks.set(error_type=_error_type(fate))
-        if isinstance(fate, Unknown):
-            return Unknown(shortened(fate.error, share // 4))  # core makes the call's failure of it
-        if isinstance(fate, Known) and isinstance(tool.target, McpTarget | HttpTarget):
-            shaped = await self.shaper.shape(
-                fate.value, effect_id=execution.effect_id, tool_name=tool.name, most_bytes=share, budget=budget
-            )
-            return Known(fit(shaped, share))
-        return Known(fit(fate.value, share)) if isinstance(fate, Known) else fate
+        async with self.gates.claim() as claim:  # an answer holds its room until it is shaped
+            with span("tool", effect_id=execution.effect_id, tool=tool.name, target=tool.target.kind) as marks:
+                fate = await tool.run(call.args, replace(execution, most_bytes=share, claim=claim))
+                marks.set(error_type=_error_type(fate))
+            if isinstance(fate, Unknown):
+                return Unknown(shortened(fate.error, share // 4))  # core makes the call's failure of it
+            if isinstance(fate, Known) and isinstance(tool.target, McpTarget | HttpTarget):
+                shaped = await self.shaper.shape(
+                    fate.value, effect_id=execution.effect_id, tool_name=tool.name, most_bytes=share, budget=budget
+                )
+                return Known(fit(shaped, share))
+            return Known(fit(fate.value, share)) if isinstance(fate, Known) else fate
 
 
 class _Line:

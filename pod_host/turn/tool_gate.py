@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from pod_host import limits
+from pod_host.client.room import Claim
 from pod_host.contract.base import JsonObject
 from pod_host.contract.canonical import canonical
 from pod_host.contract.model_call import TOOL_CALLS_PATH
@@ -67,20 +68,23 @@ class ToolGate:
             return Again()
         return Known(failure(code, f"The Tool Gate refused the call: {refusal}"))
 
-    async def ask(self, path: str, body: JsonObject, *, key: str, traceparent: str | None = None) -> JsonObject:
+    async def ask(self, path: str, body: JsonObject, *, key: str, claim: Claim) -> JsonObject:
         """One request to the gate. Raises GateRefusal, GateUnavailable, or Stopped: the run is over or is to stop."""
-        return await self._post(path, canonical(body), key, traceparent or self.traceparent)
+        return await self._post(path, canonical(body), key, self.traceparent, claim)
 
     async def _send(self, path: str, body: bytes, execution: Execution) -> JsonObject:
         try:
-            return await self._post(path, body, execution.effect_id, execution.traceparent or self.traceparent)
+            traceparent = execution.traceparent or self.traceparent
+            return await self._post(path, body, execution.effect_id, traceparent, execution.claim)
         except Stopped as stopped:
             if stopped.reason in CANCELS_CALLS:
                 await self.gates.cancel(TOOL_CALLS_PATH, key=execution.effect_id, token=lambda: self.run.token)
             raise
 
-    async def _post(self, path: str, body: bytes, key: str, traceparent: str | None) -> JsonObject:
-        call = partial(self.gates.call, path, body, key=key, token=lambda: self.run.token, traceparent=traceparent)
+    async def _post(self, path: str, body: bytes, key: str, traceparent: str | None, claim: Claim | None) -> JsonObject:
+        call = partial(
+            self.gates.call, path, body, key=key, token=lambda: self.run.token, traceparent=traceparent, claim=claim
+        )
         try:
             return await self.stop.race(call)
         except GateRefusal as refusal:

@@ -15,7 +15,7 @@ from pod_host.client import Gates
 from pod_host.client.retry import no_waiting
 from pod_host.contract.base import JsonObject
 from pod_host.errors import ContractViolation, GateRefusal, GateUnavailable
-from tests.client.peers import Answering, Asked, Reply, Web, web
+from tests.client.peers import Answering, Asked, Reply, Web, raw_listener, web
 
 PATH = "/nylorun/v1/model-calls"
 KEY = "turn_01:0:model:step-1"
@@ -265,3 +265,86 @@ async def test_no_run_token_is_logged_or_told(caplog: pytest.LogCaptureFixture) 
         await ours.cancel(PATH, key=KEY, token=token)
     assert token() not in str(refusal.value)
     assert token() not in caplog.text
+
+
+# --- Large answers ---------------------------------------------------------------------------------------------------
+
+LARGE: JsonObject = {"ok": True, "result": {"content": [{"type": "text", "text": "x" * 300_000}]}}
+
+
+async def test_large_answers_are_read_as_there_is_room_and_small_ones_need_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "ANSWERS_BYTES", 700_000)
+    asked = asyncio.Event()
+    count = 0
+
+    async def answering(request: Asked) -> Reply:
+        nonlocal count
+        count += request.json["large"]
+        if count == 5:
+            asked.set()
+        return Reply(body=LARGE if request.json["large"] else OUTCOME)
+
+    async with gates(answering) as (ours, _):
+        read: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+
+        async def hold(number: int) -> None:
+            async with ours.claim() as claim:
+                body = json.dumps({"large": True}).encode()
+                assert await ours.call(PATH, body, key=f"k{number}", token=token, claim=claim) == LARGE
+                done = asyncio.Event()
+                read.put_nowait(done)
+                await done.wait()
+
+        holding = [asyncio.create_task(hold(number)) for number in range(5)]
+        first, second = await read.get(), await read.get()
+        await asked.wait()  # all run beside one another, and three answers wait in their sockets
+        async with ours.claim() as claim:
+            small = await ours.call(PATH, b'{"large": false}', key="small", token=token, claim=claim)
+        assert small == OUTCOME
+        assert read.empty()
+        assert ours.room.held > 600_000
+        for done in (first, second):
+            done.set()
+            (await read.get()).set()
+        (await read.get()).set()
+        await asyncio.gather(*holding)
+        assert ours.room.held == 0
+
+
+@pytest.mark.parametrize("head", ["", "Content-Length: 5000000\r\n"])
+async def test_a_large_answer_that_breaks_off_gives_its_room_back_and_is_asked_for_again(
+    head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ANSWER_SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(limits, "ANSWERS_BYTES", 1_000_000)
+    broken = f"HTTP/1.1 200 OK\r\n{head}\r\n".encode() + b'{"a":"' + b"x" * 200_000
+    async with gates(in_turn(broken, Reply(body=LARGE))) as (ours, runtime), ours.claim() as claim:
+        assert await ours.call(PATH, BODY, key=KEY, token=token, claim=claim) == LARGE
+        assert 300_000 < ours.room.held < 400_000
+    assert (len(runtime.asked), ours.room.held) == (2, 0)
+
+
+async def test_a_large_answer_that_falls_silent_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ANSWER_SILENCE_SECONDS", 0.2)
+    connections = 0
+
+    async def behaviour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(len(BODY))
+        body = json.dumps(LARGE).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body))
+        writer.write(body[:200_000] if connections == 1 else body)
+        await reader.read()  # until the other end is gone
+
+    async with raw_listener(behaviour) as url:
+        ours = Gates(url, None)
+        try:
+            async with ours.claim() as claim:
+                assert await ours.call(PATH, BODY, key=KEY, token=token, claim=claim) == LARGE
+        finally:
+            await ours.close()
+    assert connections == 2

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from pod_host.client.room import Claim, Room
 from pod_host.contract.base import Json, JsonObject, Sent
 from pod_host.contract.canonical import effect_request_hash
 from pod_host.contract.encoding import decode, encode
@@ -122,6 +123,8 @@ class Runtime:
     core_tool: Callable[[JsonObject], Json] = lambda intent: {"kind": "completed", "output": "done by core"}
     artifacts: ArtifactStore = field(default_factory=ArtifactStore)
     tools: ToolGate = field(default_factory=ToolGate)
+    room: Room = field(default_factory=lambda: Room(16 * 1024 * 1024))
+    most_held: int = 0  # of it, at once
     claims: list[JsonObject] = field(default_factory=list)
     owner: str = ""
     owners: int = 0
@@ -311,11 +314,25 @@ class Runtime:
 
     # --- the Model Gate -------------------------------------------------------------------------------------------------
 
+    def claim(self) -> Claim:
+        return self.room.claim()
+
     async def call(
-        self, path: str, body: bytes, *, key: str, token: Callable[[], str], traceparent: str | None = None
+        self,
+        path: str,
+        body: bytes,
+        *,
+        key: str,
+        token: Callable[[], str],
+        traceparent: str | None = None,
+        claim: Claim | None = None,
     ) -> JsonObject:
         if path != MODEL_CALLS_PATH:
-            return await self._tool_call(path, body, key, token)
+            answer = await self._tool_call(path, body, key, token)
+            if claim is not None:
+                await claim.take(len(encode(answer)))
+                self.most_held = max(self.most_held, self.room.held)
+            return answer
         await self.world.point("gate asked")
         self.gate_calls.append(key)
         self.traceparents[key] = traceparent

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pod_host import limits
+from pod_host.client import Room
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.effects import McpTarget
 from pod_host.contract.encoding import encode
@@ -31,6 +32,7 @@ from tests.turn.double import Runtime, calls, script, text
 from tests.turn.json_values import values
 from tests.turn.sandbox_double import Sandbox
 from tests.turn.test_replay import until_killed
+from tests.turn.tool_gate_double import texts, tool
 
 SEES = Reader("t", frozenset({"text", "image"}))
 BLIND = Reader("t", frozenset({"text"}))
@@ -383,3 +385,16 @@ async def test_once_a_steps_budget_is_spent_a_result_is_a_stub_and_small_ones_st
     assert outcomes[-2]["output"]["artifactId"]
     assert outcomes[-1] == done("x" * 500)
     assert len(encode(outcomes)) <= limits.STEP_RESULT_BYTES + 20 * limits.RESULT_SMALL_BYTES
+
+
+async def test_many_large_answers_of_a_step_are_held_a_few_at_a_time_and_none_is_lost() -> None:
+    named = [("docs__search", {"n": number}) for number in range(12)]
+    runtime = Runtime(script(calls(*named), text("Done.")), room=Room(700_000))
+    runtime.tools.snapshot = {"servers": [{"name": "docs", "tools": [tool("search", enabled=True)]}]}
+    runtime.tools.answers = lambda path, body: texts(str(body["arguments"]["n"]) * 300_000)
+    assert await runtime.turn(Sandbox()).run() == Reported("completed")
+    results = [result for entry in runtime.transcript for result in entry.get("results", [])]
+    assert all(result["output"]["size"] >= 300_000 for result in results)
+    assert len(runtime.artifacts.versions) == 12
+    assert 600_000 < runtime.most_held <= 700_000
+    assert runtime.room.held == 0

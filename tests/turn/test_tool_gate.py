@@ -168,7 +168,9 @@ async def test_a_calls_own_trace_goes_with_it() -> None:
     runtime = runtime_of(MCP, CALL, text("Done."))
     inner = runtime._tool_call
 
-    async def call(path: str, body: bytes, *, key: str, token: Any, traceparent: str | None = None) -> JsonObject:
+    async def call(
+        path: str, body: bytes, *, key: str, token: Any, traceparent: str | None = None, claim: Any = None
+    ) -> JsonObject:
         if path == TOOL_CALLS_PATH:
             seen.append(traceparent)
             return await inner(path, body, key, token)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from pod_host.client import Claim, Room
 from pod_host.contract.base import Json, JsonObject, Sent
 from pod_host.contract.encoding import decode, encode
 from pod_host.contract.frames import HARNESS_ERROR_CODES
@@ -116,8 +117,18 @@ class Runtime:
 
     # --- GatePort -------------------------------------------------------------------------------------------------------
 
+    def claim(self) -> Claim:
+        return Room(1).claim()
+
     async def call(
-        self, path: str, body: bytes, *, key: str, token: Callable[[], str], traceparent: str | None = None
+        self,
+        path: str,
+        body: bytes,
+        *,
+        key: str,
+        token: Callable[[], str],
+        traceparent: str | None = None,
+        claim: Claim | None = None,
     ) -> JsonObject:
         self._count()
         asked = decode(body)
