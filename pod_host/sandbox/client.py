@@ -51,11 +51,13 @@ class SandboxConfig:
 @dataclass(frozen=True)
 class Confinement:
     """``abi``: the Landlock ABI in force, 0 when there is none. ``held``: of {"files", "signals", "limits"}, what the
-    kernel holds. ``exposed``: a sentence for each thing that stays open."""
+    kernel holds. ``exposed``: a sentence for each thing that stays open. ``shares``: of {"cpu", "io", "memory", "pids"}, what
+    the commands' own cgroup limits; empty where none is delegated."""
 
     abi: int
     held: frozenset[str]
     exposed: tuple[str, ...]
+    shares: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,10 @@ class Sandbox:
             async with asyncio.timeout(_START_SECONDS):
                 hello = await self._hello
             worker.space = _tag_space(hello)
-            self._confinement = Confinement(hello["abi"], frozenset(hello["held"]), tuple(hello["exposed"]))
+            worker.leaf = hello["cgroup"]
+            self._confinement = Confinement(
+                hello["abi"], frozenset(hello["held"]), tuple(hello["exposed"]), tuple(hello["shares"])
+            )
             missing = config.require - self._confinement.held
             if missing:
                 raise ConfinementMissing(

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
 
+from pod_host.sandbox import cgroup
 from pod_host.sandbox.frames import BrokenFrame, Decoder, Header, encode
 from pod_host.sandbox.tags import Sweep, TagSpace, look, processes_of_session, signal_all
 
@@ -96,6 +97,7 @@ class WorkerProcess:
         self._pidfd = os.pidfd_open(process.pid)
         self.connection = connection
         self.space: TagSpace | None = None  # known from the worker's hello on
+        self.leaf: str | None = None  # likewise: the cgroup of its commands, where they have one
 
     @classmethod
     async def start(
@@ -166,6 +168,8 @@ class WorkerProcess:
         end = loop.time() + _SWEEP_MOST_SECONDS
         sweep = Sweep()
         over = False
+        if self.leaf is not None:
+            cgroup.kill(self.leaf)
         while not over and loop.time() < end:
             living, vanished = 0, False
             if self.space is not None:
@@ -179,6 +183,8 @@ class WorkerProcess:
                 living += not _reap(pid)
             over = sweep.saw(living, vanished)
             await asyncio.sleep(_SWEEP_SECONDS)
+        if self.leaf is not None:
+            cgroup.dissolve(self.leaf)
 
 
 def _reap(pid: int) -> bool:

@@ -8,6 +8,10 @@ number is fixed before the first command. To allow them on oneself alone would b
 Where Landlock does not scope signals (ABI below 6) the filter refuses to signal the protected threads too, by every call
 that names one; where it does not know truncate(2) (below 3), that call is refused.
 
+Where commands have a cgroup of their own, clone3 fails with ENOSYS, as on an older kernel: it can place a process in
+another cgroup by a descriptor that no right is needed to open, and its arguments cannot be looked at. Libraries take
+clone instead.
+
 Refused calls fail with EPERM. Calls in a foreign ABI (32-bit programs on a 64-bit kernel), whose numbers mean other
 calls, end the program with SIGSYS; x32 calls fail with ENOSYS, as on a kernel without them.
 """
@@ -59,6 +63,8 @@ class Architecture:
     truncate: int
 
 
+_CLONE3: Final = 435  # one number on every architecture
+
 ARCHITECTURES: Final = {
     "x86_64": Architecture(
         audit=0xC000003E, x32=True, prlimit64=302, setpriority=141, ioprio_set=251,
@@ -102,10 +108,12 @@ def build_filter(
     zygote: int,
     guard_signals: bool,
     guard_truncate: bool = False,
+    guard_cgroup: bool = False,
 ) -> bytes:
     """The program. ``protected``: the thread ids of host and worker, the first ``MOST_PROTECTED`` count; ``groups``: their
     process groups. ``zygote`` may be signalled, and not slowed: commands inherit what it has. ``guard_signals`` and
-    ``guard_truncate`` where Landlock does not scope signals, and does not know truncate(2)."""
+    ``guard_truncate`` where Landlock does not scope signals, and does not know truncate(2); ``guard_cgroup`` where commands
+    have a cgroup that they must not leave."""
     at = ARCHITECTURES[machine]
     guarded = tuple(protected)[:MOST_PROTECTED]
     scheduled = (*guarded, zygote)
@@ -139,6 +147,8 @@ def build_filter(
         program += _on(number, _refuse_if_one_of(0, scheduled))
     if guard_truncate:
         program += _on(at.truncate, [(_RETURN, 0, 0, _REFUSE)])  # by path, and what it names cannot be read
+    if guard_cgroup:
+        program += _on(_CLONE3, [(_RETURN, 0, 0, _UNKNOWN)])
     if guard_signals:
         program += _signal_guard(at, guarded, groups)
     program.append((_RETURN, 0, 0, _ALLOW))

@@ -64,7 +64,11 @@ class Worker:
         # Threads before the zygote: its filter names them.
         threads = Threads(_FILE_THREADS, self._loop.from_thread)
         abi = started.confinement.abi
-        domain = Domain(abi, started.confinement.seccomp, settings.read_only(), settings.written(), started.descriptors)
+        leaf = self._leaf = started.leaf
+        domain = Domain(
+            abi, started.confinement.seccomp, settings.read_only(), settings.written(), started.descriptors,
+            leaf.entrance if leaf else None,
+        )  # fmt: skip
         spawner = Spawner(self._loop, started.space, domain, self._protected)
         machinery = Machinery(self._loop, spawner, Spool(settings.spool), Shell.of_this_image())
         self._machinery = machinery
@@ -78,6 +82,7 @@ class Worker:
                     **dataclasses.asdict(started.confinement),
                     "uid": os.getuid(),
                     "shell": machinery.shell.path,
+                    "cgroup": leaf.directory if leaf else None,
                     "tags": [space.base, space.width, space.realm, *space.untouched],
                 }
             }
@@ -102,6 +107,8 @@ class Worker:
         """Nothing that a command started outlives us, but what the kernel does not let go of."""
         end = time.monotonic() + limits.KILL_MOST_SECONDS
         sweep = Sweep()
+        if self._leaf is not None:
+            self._leaf.kill()
         while time.monotonic() < end and not sweep.saw(*self._machinery.signal(lambda _: True, signal.SIGKILL)):
             self._machinery.spawner.reap()
             time.sleep(0.001)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pod_host.sandbox import kernel
+from pod_host.sandbox import cgroup, kernel
 from pod_host.sandbox.landlock import SIGNALS_FROM_ABI, TRUNCATE_FROM_ABI, files_ruleset
 from pod_host.sandbox.ripgrep import find_ripgrep
 from pod_host.sandbox.seccomp import ARCHITECTURES
@@ -66,11 +66,13 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Confinement:
     """``abi``: the Landlock ABI in force (0: none). ``seccomp``: whether there are filters. ``held``: which of the
-    properties "files", "signals" and "limits" hold. ``exposed``: a sentence for each thing that stays open."""
+    properties "files", "signals" and "limits" hold. ``shares``: the controllers of the commands' cgroup. ``exposed``: a
+    sentence for each thing that stays open."""
 
     abi: int
     seccomp: bool
     held: list[str]
+    shares: list[str]
     exposed: list[str]
 
 
@@ -88,6 +90,7 @@ class Started:
     ripgrep: str | None
     ripgrep_descriptor: int | None
     descriptors: tuple[int, int]  # commands' soft and hard RLIMIT_NOFILE
+    leaf: cgroup.Leaf | None  # of the commands, where a cgroup is delegated
 
 
 def confine(settings: Settings) -> Started:
@@ -106,7 +109,10 @@ def confine(settings: Settings) -> Started:
         abi = min(abi, settings.landlock_abi)
     needed = [*settings.allowed, *settings.written(), settings.skills]
     programs = [descriptor] if descriptor is not None else []
-    ruleset = files_ruleset(abi, settings.denied, needed, settings.readable, programs) if abi else None
+    leaf = cgroup.prepare(uid)
+    groups = cgroup.mounts() if leaf else []  # nobody changes his share, the file tools neither
+    denied, readable = [*settings.denied, *groups], [*settings.readable, *groups]
+    ruleset = files_ruleset(abi, denied, needed, readable, programs) if abi else None
     descriptors = _set_limits()
     if uid is not None:
         os.setgroups([])
@@ -125,9 +131,8 @@ def confine(settings: Settings) -> Started:
     except NoRoomForTags as error:
         raise CannotStart(str(error)) from error
     seccomp = settings.seccomp and kernel.seccomp_available() and kernel.MACHINE in ARCHITECTURES
-    return Started(
-        _describe(abi, seccomp, settings.denied), space, str(ripgrep) if ripgrep else None, descriptor, descriptors
-    )
+    confinement = _describe(abi, seccomp, settings.denied, leaf)
+    return Started(confinement, space, str(ripgrep) if ripgrep else None, descriptor, descriptors, leaf)
 
 
 def _make_directory(path: str, mode: int, uid: int | None) -> None:
@@ -174,7 +179,7 @@ def _write_git_defaults(home: str) -> None:
             file.write(_GIT_DEFAULTS)
 
 
-def _describe(abi: int, seccomp: bool, denied: Sequence[str]) -> Confinement:
+def _describe(abi: int, seccomp: bool, denied: Sequence[str], leaf: cgroup.Leaf | None) -> Confinement:
     exposed = []
     hidden = ", ".join(denied) or "nothing"
     if abi == 0:
@@ -200,5 +205,11 @@ def _describe(abi: int, seccomp: bool, denied: Sequence[str]) -> Confinement:
             "The kernel takes no seccomp filters: commands can set limits, priorities and processors of host and worker, "
             "and so slow them or, by a CPU limit, end them."
         )
+    if leaf is not None and not (abi and seccomp) and leaf.writable_by(os.getuid()):
+        exposed.append(
+            "Commands have a cgroup of their own, and can leave it, since their user owns it: "
+            + ("the kernel has no Landlock." if abi == 0 else "clone3 can place a process, and no seccomp refuses it.")
+        )
     held = {"files": abi >= 1, "signals": abi >= SIGNALS_FROM_ABI, "limits": seccomp}
-    return Confinement(abi, seccomp, [name for name, holds in held.items() if holds], exposed)
+    shares = leaf.controllers if leaf else []
+    return Confinement(abi, seccomp, [name for name, holds in held.items() if holds], shares, exposed)

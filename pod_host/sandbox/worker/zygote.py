@@ -54,6 +54,7 @@ class Domain:
     read_only: list[str]
     written: list[str]
     descriptors: tuple[int, int]  # soft and hard RLIMIT_NOFILE
+    cgroup: int | None = None  # the descriptor of its cgroup.procs, where commands have one of their own
 
 
 def send_program(
@@ -128,6 +129,8 @@ def _receive(channel: socket.socket) -> tuple[bytes, list[int], int, object]:
 
 def _become_zygote(requests: socket.socket, domain: Domain, protected: list[int], groups: list[int]) -> None:
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if domain.cgroup is not None:
+        os.write(domain.cgroup, b"0")  # us, and so all that we start; if it fails nothing is started
     os.setpgid(0, 0)  # a signal to our group shall not count as one that reached the worker's
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -154,6 +157,7 @@ def _become_zygote(requests: socket.socket, domain: Domain, protected: list[int]
         program = build_filter(
             kernel.MACHINE, protected, groups, zygote=os.getpid(),
             guard_signals=domain.abi < SIGNALS_FROM_ABI, guard_truncate=0 < domain.abi < TRUNCATE_FROM_ABI,
+            guard_cgroup=domain.cgroup is not None,
         )  # fmt: skip
         kernel.seccomp_filter(program)
     gc.disable()
