@@ -84,6 +84,10 @@ class Held:
     effect_id: str
 
 
+class IntentTooLarge(LimitExceeded):
+    """The Runtime does not write the intent down, so the effect does not run."""
+
+
 class Journal:
     def __init__(self, requests: Requests, recorded: Iterable[RecordedOutcome]) -> None:
         self._requests = requests
@@ -103,7 +107,7 @@ class Journal:
         """Settle one effect, running it only if nobody did.
 
         ``smaller`` gives a smaller form of a value that passes a limit, or None when there is none. Raises what
-        `Requests.ask` raises; TurnThrown ``effect_drift`` when the recorded effect asked for something else.
+        `Requests.ask` raises; IntentTooLarge; TurnThrown ``effect_drift`` when the recorded effect asked for something else.
         """
         recorded = self._recorded.get(intent.effect_id)
         if recorded is not None:
@@ -114,7 +118,7 @@ class Journal:
         asked = 0
         while True:
             asked += 1
-            answer: IntentResult = await self._requests.ask("effect.intent", params)
+            answer = await self._ask(params)
             if answer.status == "completed":
                 return Settled(_value(intent.effect_id, answer.outcome), replayed=True)
             if answer.status != "execute":
@@ -122,6 +126,13 @@ class Journal:
             fate = await run(Execution(intent.effect_id, answer.traceparent, answer.rejoin, asked))
             if not isinstance(fate, Again):
                 return await self._report(intent.effect_id, fate, smaller)
+
+    async def _ask(self, params: IntentParams) -> IntentResult:
+        try:
+            answer: IntentResult = await self._requests.ask("effect.intent", params)
+        except LimitExceeded as refusal:
+            raise IntentTooLarge(refusal.code, refusal.message) from refusal
+        return answer
 
     async def _report(
         self, effect_id: str, fate: Known | Unknown, smaller: Callable[[Json], Json | None]

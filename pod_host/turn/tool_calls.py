@@ -20,7 +20,7 @@ from pod_host.errors import InputIssue
 from pod_host.turn.candidates import Call
 from pod_host.turn.endings import Stopped, Waits
 from pod_host.turn.identity import Identities
-from pod_host.turn.journal import Execution, Fate, Held, Journal, Known, Unknown
+from pod_host.turn.journal import Execution, Fate, Held, IntentTooLarge, Journal, Known, Unknown
 from pod_host.turn.ports import GatePort
 from pod_host.turn.projection import shortened
 from pod_host.turn.results import failure, fit, share_bytes, smaller, tool_result
@@ -105,6 +105,9 @@ class ToolCalls:
             return tool_result(call.id, call.name, fit(settled.value, share))
         except Waits as waits:  # of a call that has effects of its own: those beside it go on
             return waits
+        except IntentTooLarge as refusal:
+            text = f"The call is too large to be recorded, so it did not run: {refusal.message}. Send it in parts."
+            return tool_result(call.id, call.name, fit(failure("tool.input-too-large", text), share))
         finally:
             place.settle()
 

@@ -54,6 +54,21 @@ async def test_arguments_that_do_not_fit_are_answered_with_their_paths_and_are_n
     assert [key for key in runtime.journal if ":tool:" in key] == []
 
 
+async def test_a_call_that_core_cannot_record_does_not_run_and_the_model_is_told() -> None:
+    def intercept(method: str, params: JsonObject) -> None:
+        if method == "effect.intent" and len(str(params)) > 5000:
+            raise RuntimeRefusal("limit_exceeded", "recordEntryBytes is 4096")
+
+    sandbox = Sandbox()
+    large, small = ("write", {"path": "a", "content": "x" * 6000}), ("bash", {"command": "ls"})
+    results, runtime = await results_of(calls(large, small), sandbox, intercept=intercept)
+    assert (results[0]["kind"], results[0]["code"]) == ("failed", "tool.input-too-large")
+    assert "recordEntryBytes is 4096" in results[0]["message"]
+    assert results[1]["kind"] == "completed"
+    assert sandbox.started == [small]
+    assert [key for key in runtime.journal if ":tool:" in key] == [f"{TURN}:0:tool:step-1/1"]
+
+
 @pytest.mark.parametrize("args", [None, "ls", ["ls"], 7])
 async def test_arguments_that_are_no_object_are_answered_likewise(args: Json) -> None:
     results, runtime = await results_of(calls(("bash", args)), Sandbox())
