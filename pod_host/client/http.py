@@ -7,9 +7,11 @@ import socket
 import ssl
 from dataclasses import dataclass
 
+import httpcore
 import httpx
 
 from pod_host import __version__, limits
+from pod_host.client.exact import ExactBackend
 from pod_host.client.room import Claim
 from pod_host.client.tls import trusting_nothing
 from pod_host.contract.base import Json
@@ -31,17 +33,21 @@ def open_client(
     tls: ssl.SSLContext | None, *, timeout: httpx.Timeout, idle_seconds: float, connections: int | None = None
 ) -> httpx.AsyncClient:
     """``idle_seconds``: how long a connection is kept for the next request; 0: not at all. Made once: it takes 40 ms."""
-    return httpx.AsyncClient(
-        transport=httpx.AsyncHTTPTransport(
-            verify=tls or trusting_nothing(),
-            trust_env=False,
-            limits=httpx.Limits(
-                max_connections=connections,
-                max_keepalive_connections=None if idle_seconds else 0,
-                keepalive_expiry=idle_seconds,
-            ),
-            socket_options=_KEEPALIVE,
+    transport = httpx.AsyncHTTPTransport(
+        verify=tls or trusting_nothing(),
+        trust_env=False,
+        limits=httpx.Limits(
+            max_connections=connections,
+            max_keepalive_connections=None if idle_seconds else 0,
+            keepalive_expiry=idle_seconds,
         ),
+        socket_options=_KEEPALIVE,
+    )
+    pool = transport._pool  # there is no public way; a test tells should it lead nowhere one day
+    assert isinstance(pool, httpcore.AsyncConnectionPool)
+    pool._network_backend = ExactBackend(pool._network_backend)
+    return httpx.AsyncClient(
+        transport=transport,
         trust_env=False,
         timeout=timeout,
         headers={"User-Agent": USER_AGENT, "Accept": "application/json", "Accept-Encoding": "identity"},
