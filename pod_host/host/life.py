@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -125,7 +124,12 @@ class Host:
             ) from None
         await self._sandbox.start()
         confinement = self._sandbox.confinement
-        log.info("worker.started", landlockAbi=confinement.abi, holds=sorted(confinement.held))
+        log.info(
+            "worker.started",
+            landlockAbi=confinement.abi,
+            holds=sorted(confinement.held),
+            shares=list(confinement.shares),
+        )
         if confinement.exposed:
             log.warning("confinement.report", exposed=" ".join(confinement.exposed))
 
@@ -234,6 +238,7 @@ class Host:
             pid=report.pid,
             landlock_abi=report.abi,
             holds=tuple(sorted(self._sandbox.confinement.held)),
+            shares=self._sandbox.confinement.shares,
             processes=len(report.processes) + report.more,
         )
 
@@ -278,7 +283,5 @@ async def _for_good(step: Callable[[], Awaitable[None]]) -> None:
 def spread(tries: int) -> float:
     """Seconds before the next connection, when ``tries`` before it did not last. The first return is spread out too: a
     Runtime that restarts loses all of its hosts at one moment."""
-    first, most = limits.RECONNECT_FIRST_SECONDS
-    if tries > 0:
-        most = min(limits.RECONNECT_MOST_SECONDS, most * 2.0 ** min(tries, 16))
-    return random.uniform(first, most)
+    least, first = limits.RECONNECT_FIRST_SECONDS
+    return retry.spread_out(tries, first, limits.RECONNECT_MOST_SECONDS, least)

@@ -55,12 +55,14 @@ class Connected(_Fact):
 
 
 class Worker(_Fact):
-    """``processes``: of commands that live. Without ``alive`` the rest says nothing."""
+    """``processes``: of commands that live. ``shares``: what their cgroup limits; empty where none is delegated. Without
+    ``alive`` the rest says nothing."""
 
     alive: bool
     pid: int = 0
     landlock_abi: int = 0
     holds: tuple[str, ...] = ()
+    shares: tuple[str, ...] = ()
     processes: int = 0
 
 
@@ -91,6 +93,9 @@ class Status(_Fact):
             ("runs", f"{len(self.runs)} of {self.slots}{''.join(f', {run}' for run in self.runs)}"),
             ("worker", self._worker()),
         ]
+        if self.worker.alive:
+            shares = self.worker.shares
+            rows.append(("shares", f"cgroup, {', '.join(shares)}" if shares else "none: no cgroup is delegated"))
         if self.setup_note is not None:
             rows.append(("setup", self.setup_note.split("\n")[0]))
         return "\n".join(f"{name:<10} {text}" for name, text in rows)

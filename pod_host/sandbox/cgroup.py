@@ -19,6 +19,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -30,6 +31,8 @@ _HOST: Final = "host"
 _COMMANDS: Final = "commands"
 _MARKS: Final = ("user.delegate", "trusted.delegate")  # systemd's; the second is for root to see
 _MOVES: Final = 10  # passes over the processes of a cgroup, which fork while they are moved
+_LOOKS: Final = 100  # whether what was killed is gone
+_LOOK_SECONDS: Final = 0.01
 _UNLIMITED: Final = "max"
 
 
@@ -155,7 +158,10 @@ def prepare(uid: int | None) -> Leaf | None:
     """A new leaf for the commands of a worker that will become ``uid`` (None: stays who it is). None where nothing is
     delegated, or something there cannot be done: then all is as it was."""
     own = own_cgroup()
-    base = own and delegated(own)
+    if own is None:
+        return None
+    _open_up(os.path.dirname(own.directory), own.directory)
+    base = delegated(own)
     if base is None:
         return None
     leaf = None
@@ -176,6 +182,7 @@ def _prepared(base: Cgroup) -> Leaf:
     directory = base.directory
     commands = f"{directory}/{_COMMANDS}"
     _make(commands)
+    os.close(_opened(f"{directory}/cgroup.procs", os.O_WRONLY))  # who moves between its leaves must be able to write it
     wanted = [name for name in CONTROLLERS if name in _read(f"{directory}/cgroup.controllers").split()]
     if missing := set(wanted) - set(_read(f"{directory}/cgroup.subtree_control").split()):
         _make(f"{directory}/{_HOST}")
@@ -245,11 +252,16 @@ def _end_leftovers(commands: str) -> None:
     for entry in list(os.scandir(commands)):
         if not entry.is_dir(follow_symlinks=False):
             continue
+        _open_up(entry.path)
         with contextlib.suppress(OSError):
             lock = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 kill(entry.path)
+                for _ in range(_LOOKS):
+                    if "populated 1" not in _read(f"{entry.path}/cgroup.events"):
+                        break
+                    time.sleep(_LOOK_SECONDS)
                 _remove(entry.path)
             finally:
                 os.close(lock)
@@ -267,8 +279,11 @@ def kill(leaf: str) -> None:
 def dissolve(leaf: str) -> None:
     """Takes a worker's leaf away, once it is empty, and with the last one makes base what it was: controllers off, processes
     back. As far as we may. One that something hangs in is a leftover for the next worker."""
+    commands = os.path.dirname(leaf)
+    base = os.path.dirname(commands)
+    _open_up(base, commands, f"{base}/{_HOST}")
     _remove(leaf)
-    _release(os.path.dirname(os.path.dirname(leaf)))
+    _release(base)
 
 
 def _remove(leaf: str) -> None:
@@ -289,33 +304,44 @@ def _release(base: str) -> None:
 
 
 # --- files ---------------------------------------------------------------------------------------------------------------
+# Landlock forbids a command no chmod of what its user owns: what was closed to us so is opened again.
 
 
 def _read(path: str) -> str:
     """Nothing, where there is nothing to read."""
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read().strip()
+        descriptor = _opened(path, os.O_RDONLY)
     except OSError:
         return ""
+    with open(descriptor, encoding="ascii", errors="replace") as file:
+        return file.read().strip()
 
 
 def _write(path: str, text: str) -> None:
-    """In one piece, as the kernel wants it. A command of our user may have changed the mode of what is ours."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    except PermissionError:
-        os.chmod(path, 0o644)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    """In one piece, as the kernel wants it."""
+    descriptor = _opened(path, os.O_WRONLY)
     try:
         os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
 
 
+def _opened(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags | os.O_CLOEXEC)
+    except PermissionError:
+        os.chmod(path, 0o644)
+        return os.open(path, flags | os.O_CLOEXEC)
+
+
 def _make(directory: str) -> None:
-    with contextlib.suppress(PermissionError):
-        if os.path.isdir(directory):
-            os.chmod(directory, 0o755)
     with contextlib.suppress(FileExistsError):
         os.mkdir(directory, 0o755)
+    _open_up(directory)
+
+
+def _open_up(*directories: str) -> None:
+    for directory in directories:
+        if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+            with contextlib.suppress(OSError):  # not there, or not ours
+                os.chmod(directory, 0o755)

@@ -1,8 +1,8 @@
 """The init of a PID namespace that a host runs in: it starts the host, passes SIGTERM on, reaps, and ends as the host did.
 
 The host must not be the init itself: the kernel keeps signals of its own namespace from an init, and so would hide what
-confinement does. Run as ``init.py {"uid", "tasks", "abi", "seccomp"} program…``; ``tasks``: the hard limit on processes and
-threads of a uid that is not root, for whatever gets away.
+confinement does. Run as ``init.py {"uid", "tasks", "cgroup"} program…``; ``tasks``: the hard limit on processes and threads
+of a uid that is not root, for whatever gets away; ``cgroup``: where all of it goes, or null.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from types import FrameType
 
 def main() -> None:
     settings = json.loads(sys.argv[1])
+    if settings["cgroup"]:  # we, not who made the namespace: in here only our own have numbers
+        with open(f"{settings['cgroup']}/cgroup.procs", "w") as procs:
+            procs.write("0")
     host = os.fork()
     if host == 0:
         os.setsid()  # a group of this namespace: one of outside has no number here

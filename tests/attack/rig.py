@@ -108,13 +108,12 @@ class Rig:
         host = [interpreter(uid) or "", str(HERE / "masked.py"), json.dumps(mask)]
         if lacking:
             host = [host[0], str(HERE / "refuse.py"), lacking, *host]
-        init = [sys.executable, str(HERE / "init.py"), json.dumps({"uid": uid, "tasks": tasks})]
+        around = {"uid": uid, "tasks": tasks, "cgroup": cgroup and str(cgroup)}
+        init = [sys.executable, str(HERE / "init.py"), json.dumps(around)]
         environment = pod_environment(base, core.url, **variables)
 
         def before() -> None:
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-            if cgroup is not None:
-                (cgroup / "cgroup.procs").write_text(str(os.getpid()))
 
         process = await asyncio.create_subprocess_exec(
             *NAMESPACE, *init, *host, env={**environment, "PYTHONPATH": PYTHONPATH}, cwd=base / "cwd",

@@ -66,7 +66,7 @@ async def test_a_connected_host_tells_how_it_is(start_host: StartHost, core: Cor
     assert code == 0
     assert not [secret for secret in secrets if secret in out + json.dumps(told)]
     assert [line.split()[0] for line in out.splitlines()] == [
-        "host", "sandbox", "phase", "joined", "connected", "runs", "worker"
+        "host", "sandbox", "phase", "joined", "connected", "runs", "worker", "shares"
     ]  # fmt: skip
     host.terminate()
     assert await host.ended() == 0
@@ -95,7 +95,7 @@ async def test_a_host_at_its_network_gate_answers_already(start_host: StartHost,
         _, out, _ = await ask(pod, "--json")
     told = json.loads(out)
     assert told["phase"] == "network gate"
-    assert told["worker"] == {"alive": False, "pid": 0, "landlockAbi": 0, "holds": [], "processes": 0}
+    assert told["worker"] == {"alive": False, "pid": 0, "landlockAbi": 0, "holds": [], "shares": [], "processes": 0}
 
 
 @pytest.mark.parametrize("sent", [b"", b"x" * 64, b"GET / HTTP/1.1\r\n\r\n" * 8, b"x"])
@@ -193,5 +193,6 @@ def test_the_table_is_for_people() -> None:
         "connected  for 1 min, tnt_1",
         "runs       2 of 8, run_1, run_2",
         "worker     alive, pid 10, 2 processes of commands; the kernel protects files and signals (Landlock ABI 7)",
+        "shares     none: no cgroup is delegated",
         "setup      The setup of this sandbox failed.",
     ]

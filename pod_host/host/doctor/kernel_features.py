@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
 from pod_host.host.doctor.findings import Finding
-from pod_host.sandbox import kernel
+from pod_host.sandbox import cgroup, kernel
 from pod_host.sandbox.landlock import SIGNALS_FROM_ABI
 
 
@@ -68,12 +67,15 @@ def _pidfd() -> Finding:
 
 
 def _cgroup() -> Finding:
-    own = _read("/proc/self/cgroup").strip().rpartition("\n")[2].rpartition(":")[2]
-    path = Path(f"/sys/fs/cgroup{own}")
-    delegated = False
-    with contextlib.suppress(OSError):
-        delegated = (path / "cgroup.kill").exists() and os.access(path, os.W_OK)
-    return Finding("kernel", "cgroup", "note", f"{own or 'none'}{', delegated' if delegated else ''}")
+    own = cgroup.own_cgroup()
+    if own is None:
+        return Finding("kernel", "cgroup", "note", "no version 2 that is mounted")
+    base = cgroup.delegated(own)
+    if base is None:
+        says = "not delegated"
+    else:
+        says = "delegated" if os.access(base.directory, os.W_OK) else "a container's own, which it may not divide"
+    return Finding("kernel", "cgroup", "note", f"version 2, {own.path}: {says}")
 
 
 def _read(path: str) -> str:
