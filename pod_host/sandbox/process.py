@@ -176,7 +176,7 @@ class WorkerProcess:
                 living, vanished = signal_all(self.space, os.getpid(), lambda _: True, signal.SIGKILL)
                 for process in look(self.space, os.getpid()).found:
                     living += not _reap(process.pid)
-            # The zygote, and a command that was not yet marked, have no tag: they are still in the worker's session.
+            # A zygote that had not marked itself yet is still in the worker's session.
             for pid in processes_of_session(self._process.pid):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)

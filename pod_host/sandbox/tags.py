@@ -72,6 +72,13 @@ class TagSpace:
         identity = (self.realm << self._half) | number
         return self.base + identity, self.base + self.width - identity
 
+    @property
+    def nursery(self) -> tuple[int, int]:
+        """The zygote's own pair, and that of what it has started until it is marked. No tag, but every tag of the realm lies
+        below it, and nothing that has one comes back to it."""
+        realm = self.realm << self._half
+        return self.base + (realm | self.most_number), self.base + self.width - realm
+
     def number(self, rss: int, locks: int) -> int | None:
         """The command's number when the pair is a whole tag of this realm, else None."""
         identity = rss - self.base
@@ -105,6 +112,7 @@ def _read_limits(pid: int) -> tuple[int, int] | None:
 
 
 STRAY: Final = 0  # the number of an orphan of ours that broke its tag: whose it was cannot be known
+UNMARKED: Final = -1  # of the zygote, and of what it has started and nobody has marked yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +140,12 @@ def threads_of(pid: int) -> int:
     """0 when it is gone."""
     fields = _stat(pid)
     return int(fields[17]) if fields else 0
+
+
+def arguments_start(pid: int) -> int:
+    """Where a process's arguments lie in its memory. 0 when it is gone, or not ours to know."""
+    fields = _stat(pid)
+    return int(fields[45]) if fields else 0
 
 
 def is_zombie(pid: int) -> bool:
@@ -176,6 +190,7 @@ def look(space: TagSpace, root: int) -> Pass:
     """
     found = []
     vanished = False
+    nursery = space.nursery
     for name in os.listdir("/proc"):
         if not name.isdecimal():
             continue
@@ -184,7 +199,7 @@ def look(space: TagSpace, root: int) -> Pass:
         if pair is None:
             vanished = vanished or not os.path.exists(f"/proc/{pid}")
             continue
-        number = space.number(*pair)
+        number = UNMARKED if pair == nursery else space.number(*pair)
         if number is None and not space.foreign(*pair):
             number = _inherited_number(space, pid, root)
             vanished = vanished or (number is None and not os.path.exists(f"/proc/{pid}"))

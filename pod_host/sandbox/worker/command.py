@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -12,13 +13,15 @@ from pod_host import limits
 from pod_host.sandbox.raw import RawResult
 from pod_host.sandbox.tags import STRAY, Sweep
 from pod_host.sandbox.worker.capture import Capture, Pipe, two_pipes
+from pod_host.sandbox.worker.held import TRACEPARENT
 from pod_host.sandbox.worker.loop import Loop, Timer
 from pod_host.sandbox.worker.machinery import SWEEP_SECONDS, Machinery
 from pod_host.sandbox.worker.shell import environment_bytes
 from pod_host.sandbox.worker.spawner import Spawn
-from pod_host.sandbox.worker.zygote import Program
+from pod_host.sandbox.worker.zygote_protocol import Program
 
 _EXIT_CODES: Final = {"timeout": 124, "abort": 130, "tasks": 128 + signal.SIGKILL}
+_ordinals = itertools.count(1)  # in the names of spooled outputs
 _JUST_LOOK: Final = 0  # the signal that is none
 _GRACE_LOOK_SECONDS: Final = 0.02  # between two looks whether SIGTERM was enough
 _DISCARD_BYTES: Final = 1024 * 1024  # of what a survivor writes later, at once …
@@ -44,16 +47,15 @@ class RunningCommand:
         self._loop = machinery.loop
         self._timeout_seconds = timeout_seconds
         self._done: Callable[[RawResult | str], None] | None = done
-        out, stdout, err, stderr = two_pipes()
-        self._number, tag = machinery.spawner.next_tag()
-        machinery.sessions[self._number] = session
+        self._script = script.encode("utf-8", "surrogatepass")
+        self._cwd = cwd
+        self._environment = environment
         self._session = session
-        name = f"{time.time_ns():x}-{self._number}"
+        name = f"{time.time_ns():x}-{next(_ordinals)}"
         self._stdout = Capture(machinery.spool, f"{name}-stdout")
         self._stderr = Capture(machinery.spool, f"{name}-stderr")
-        self._pipes = [Pipe(out), Pipe(err)]
-        for pipe, capture in zip(self._pipes, (self._stdout, self._stderr), strict=True):
-            self._watch(pipe, capture)
+        self._number = 0  # known once it has a shell
+        self._pipes: list[Pipe] = []
         self._status: int | None = None
         self._kill_reason: str | None = None  # "timeout", "abort" or "tasks" once the tree is to end
         self._tree_ended = False
@@ -62,10 +64,34 @@ class RunningCommand:
         self._began = self._last_byte = time.monotonic()
         self._timers: list[Timer] = []
         self._timeout: Timer | None = None
-        arguments, long_script = machinery.shell.invocation(script)
-        program = Program(machinery.shell.path, arguments, environment_bytes(environment), cwd, tag)
+        self._spawn: Spawn | None = None  # of a shell of its own
+        self._held = machinery.ahead.take(self._script, environment, cwd, self._held_settled)
+        if self._held is None:
+            self._start_fresh()
+        elif self._held.ready:
+            self._held_settled()
+
+    def _held_settled(self) -> None:
+        """The shell that waits for a script has come to its gate, or never will."""
+        shell, self._held = self._held, None
+        assert shell is not None
+        if shell.run(self._script, self._environment.get(TRACEPARENT), self._ended):
+            self._has_shell(shell.number, shell.out, shell.err)
+            self._started()
+            return
+        try:
+            self._start_fresh()
+        except OSError as error:
+            self._answer(f"Could not start the command: {error.strerror}.")
+
+    def _start_fresh(self) -> None:
+        out, stdout, err, stderr = two_pipes()
+        number, tag = self._all.spawner.next_tag()
+        self._has_shell(number, out, err)
+        shell = self._all.shell
+        arguments, long_script = shell.invocation(self._script)
         self._spawn = Spawn(
-            program,
+            Program(shell.path, arguments, environment_bytes(self._environment), self._cwd, tag),
             stdout,
             stderr,
             script=long_script,
@@ -73,8 +99,16 @@ class RunningCommand:
             failed=self._failed,
             ended=self._ended,
         )
-        machinery.running[self._number] = self
-        machinery.spawner.spawn(self._spawn)
+        self._all.spawner.spawn(self._spawn)
+
+    def _has_shell(self, number: int, out: int, err: int) -> None:
+        self._number = number
+        self._all.sessions[number] = self._session
+        self._all.running[number] = self
+        for descriptor, capture in ((out, self._stdout), (err, self._stderr)):
+            pipe = Pipe(descriptor)
+            self._pipes.append(pipe)
+            self._watch(pipe, capture)
 
     def _watch(self, pipe: Pipe, capture: Capture) -> None:
         self._loop.watch(pipe.descriptor, lambda: self._readable(pipe, capture))
@@ -131,7 +165,12 @@ class RunningCommand:
         if self._done is None or self._kill_reason is not None:
             return
         self._kill_reason = reason
-        if self._all.spawner.withdraw(self._spawn):
+        if self._held is not None:
+            self._held.discard()
+            self._held = None
+            self._answer()
+            return
+        if self._spawn is not None and self._all.spawner.withdraw(self._spawn):
             self._answer()
             return
         if reason == "tasks":
@@ -153,7 +192,7 @@ class RunningCommand:
         if self._tree_ended:
             return
         living, vanished = self._signal(signal.SIGKILL if self._hard else _JUST_LOOK)
-        starting = self._spawn.pid is None and self._done is not None
+        starting = self._spawn is not None and self._spawn.pid is None and self._done is not None
         if not self._tree.saw(living + starting, vanished):
             pause = 1.0 if self._done is None else SWEEP_SECONDS if self._hard else _GRACE_LOOK_SECONDS
             self._loop.later(pause, self._sweep)

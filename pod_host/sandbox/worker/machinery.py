@@ -10,7 +10,8 @@ from typing import Final, Protocol
 
 from pod_host import limits
 from pod_host.sandbox.raw import Living
-from pod_host.sandbox.tags import Sweep, command_line, is_zombie, look, signal_all
+from pod_host.sandbox.tags import UNMARKED, Sweep, command_line, is_zombie, look, signal_all
+from pod_host.sandbox.worker.ahead import ShellsAhead
 from pod_host.sandbox.worker.census import Census
 from pod_host.sandbox.worker.loop import Loop
 from pod_host.sandbox.worker.memory import OutOfMemory
@@ -35,6 +36,7 @@ class Machinery:
         self.spawner = spawner
         self.spool = spool
         self.shell = shell
+        self.ahead = ShellsAhead(loop, spawner, shell)
         self.out_of_memory = OutOfMemory()
         self.census = Census(loop, living=self._living, too_many=self._too_many, counted=self.out_of_memory.look)
         self.sessions: dict[int, str] = {}  # whose each number is, while a process of it may live
@@ -73,7 +75,12 @@ class Machinery:
     def _living(self) -> list[tuple[int, int]]:
         """(pid, number)."""
         seen = look(self.spawner.space, self._root)
-        found = [(process.pid, process.number) for process in seen.found if not is_zombie(process.pid)]
+        waiting = self.ahead.numbers | {UNMARKED}
+        found = [
+            (process.pid, process.number)
+            for process in seen.found
+            if process.number not in waiting and not is_zombie(process.pid)
+        ]
         for number in self._ended - {number for _, number in found}:
             self._ended.discard(number)
             self.sessions.pop(number, None)

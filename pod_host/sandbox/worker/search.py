@@ -16,7 +16,7 @@ from pod_host.sandbox.tools.workspace import SearchEnd
 from pod_host.sandbox.worker.capture import two_pipes
 from pod_host.sandbox.worker.machinery import Machinery
 from pod_host.sandbox.worker.spawner import Spawn
-from pod_host.sandbox.worker.zygote import Program
+from pod_host.sandbox.worker.zygote_protocol import Program
 
 _PIECE: Final = 64 * 1024
 _STDERR_BYTES: Final = 8 * 1024

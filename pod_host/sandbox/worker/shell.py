@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pod_host import limits
-from pod_host.sandbox.worker.zygote import SCRIPT_DESCRIPTOR
+from pod_host.sandbox.worker.zygote_protocol import SCRIPT_DESCRIPTOR
 
 _BASHES = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
 
@@ -23,13 +24,12 @@ class Shell:
     def name(self) -> str:
         return os.path.basename(self.path)
 
-    def invocation(self, script: str) -> tuple[list[bytes], bytes]:
+    def invocation(self, text: bytes) -> tuple[list[bytes], bytes]:
         """Arguments, and what is to lie in the script descriptor.
 
         One argument ends at 128 KiB. A longer script is read from a descriptor and evaluated: of the ways to do so the
         nearest to ``-c`` (the same ``$0``, ``$-``, exit codes and line numbers), and the script inherits nothing.
         """
-        text = script.encode("utf-8", "surrogatepass")
         name = self.name.encode()
         if len(text) <= limits.ARGUMENT_BYTES:
             return [name, b"-c", text], b""
@@ -38,7 +38,7 @@ class Shell:
         return [name, b"-c", b'eval "%s" %d<&-' % (read, SCRIPT_DESCRIPTOR)], text
 
 
-def environment_bytes(environment: dict[str, str]) -> dict[bytes, bytes]:
+def environment_bytes(environment: Mapping[str, str]) -> dict[bytes, bytes]:
     """As execve takes it. What cannot be in one is left out: a name that is empty or holds ``=``, a NUL, half of a surrogate
     pair that stands for no byte."""
     encoded = {}

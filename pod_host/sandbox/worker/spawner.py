@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import signal
 import socket
 import time
@@ -12,20 +13,36 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from pod_host.sandbox.tags import TagSpace
+from pod_host import limits
+from pod_host.sandbox.tags import RLIMIT_LOCKS, TagSpace, is_zombie, parent_of
 from pod_host.sandbox.worker.loop import Loop, Timer
-from pod_host.sandbox.worker.zygote import PID, Domain, Program, fork_zygote, send_program
+from pod_host.sandbox.worker.zygote import Domain, fork_zygote
+from pod_host.sandbox.worker.zygote_protocol import (
+    ANSWER_BYTES,
+    PID,
+    Program,
+    Said,
+    ask_to_hold,
+    ask_to_run,
+    read_answer,
+    tell_collected,
+)
 
 _SPAWN_SECONDS: Final = 5.0  # without a pid for so long: somebody stopped the zygote
 _GIVE_UP_SECONDS: Final = 15.0  # a command can kill the zygote, and would have to meet each new one for so long
 _AGAIN_SECONDS: Final = 0.1
 _AT_ONCE: Final = 8  # requests in the zygote's socket: the kernel bounds descriptors in flight
 _STATUS_BYTES: Final = 4096
+_UNTOLD_SECONDS: Final = 1.0  # an end that the zygote does not tell for so long: somebody stopped it
+_LEAST_URGENT: Final = 19
 
 
 class Spawn:
     """One program asked for. In the end exactly one of ``failed(message)`` and ``ended(wait status)`` is called;
-    ``started()`` may come before either, once ``pid`` is known. Takes over ``stdout`` and ``stderr``, to be closed."""
+    ``started()`` may come before either, once ``pid`` is known. Takes over ``stdout``, ``stderr`` and ``gate``, to be closed.
+
+    With a ``gate`` (the reading end of a pipe) the program is held: it must do nothing before it has read from there, and
+    it is marked when ``started()`` comes. It is asked for once; without a gate it is asked for until it runs."""
 
     def __init__(
         self,
@@ -35,15 +52,16 @@ class Spawn:
         *,
         executable: int | None = None,
         script: bytes = b"",
+        gate: int | None = None,
         started: Callable[[], None],
         failed: Callable[[str], None],
         ended: Callable[[int], None],
     ) -> None:
         self.program = program
-        self.stdout = stdout
-        self.stderr = stderr
+        self.descriptors = [stdout, stderr] if gate is None else [stdout, stderr, gate]
         self.executable = executable
         self.script = script
+        self.held = gate is not None
         self.started = started
         self.failed = failed
         self.ended = ended
@@ -70,11 +88,17 @@ class Spawner:
         self._loop = loop
         self._domain = domain
         self._protected = protected
-        self._last_number = 0
+        self._niceness = min(_LEAST_URGENT, os.getpriority(os.PRIO_PROCESS, 0) + limits.COMMAND_NICE)
+        self._last_number = self._last_token = 0
         self._zygote: tuple[int, socket.socket] | None = None
         self._waiting: deque[Spawn] = deque()
         self._pending: list[Spawn] = []  # asked for, and not yet known to run or to have failed
+        self._expected: dict[int, Spawn] = {}  # by token, those to be held that no answer came for
         self._running: dict[int, Spawn] = {}
+        self._listening = False  # to the zygote
+        self._uncollected: deque[int] = deque()  # held programs that the zygote is to be told were heard of
+        self._zombies: set[int] = set()  # held programs that had ended at the last look, and were not told of
+        self._looking = False
         self._bell, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
@@ -90,6 +114,11 @@ class Spawner:
         """Pids of the programs that run: our children that are no orphans."""
         return set(self._running)
 
+    @property
+    def busy(self) -> bool:
+        """Whether programs wait to be started."""
+        return bool(self._waiting or self._pending)
+
     def next_tag(self) -> tuple[int, tuple[int, int]]:
         """A command's number and the limits that mark its processes."""
         self._last_number = self._last_number % self.space.most_number + 1
@@ -104,8 +133,7 @@ class Spawner:
         if request not in self._waiting:
             return False
         self._waiting.remove(request)
-        os.close(request.stdout)
-        os.close(request.stderr)
+        self._close_descriptors(request)
         return True
 
     def _pump(self) -> None:
@@ -121,24 +149,40 @@ class Spawner:
             self._settle(request)
             request.failed("Could not start the command: the process that starts commands was killed again and again.")
             return
-        request.told = b""
         try:
             channel = self._ensure_zygote()
-            request.status, theirs = os.pipe2(os.O_CLOEXEC)
+            request.zygote = self.zygote_pid or 0
+            if request.held:
+                self._ask_to_hold(channel, request)
+            else:
+                self._ask_to_run(channel, request)
         except OSError as error:  # no process or no descriptor to be had: a command of ours took them all
             self._refuse(request, "start a process", error.errno or 0)
             return
+        request.timer = self._loop.later(_SPAWN_SECONDS, lambda: self._lost_attempt(request))
+
+    def _ask_to_hold(self, channel: socket.socket, request: Spawn) -> None:
+        self._last_token = self._last_token % 0x7FFFFFFF + 1
+        self._expected[self._last_token] = request
+        stdout, stderr, gate = request.descriptors
+        with contextlib.suppress(BrokenPipeError, ConnectionError):  # it is gone, as reaping it will tell
+            ask_to_hold(channel, self._last_token, request.program, stdout=stdout, stderr=stderr, gate=gate)
+
+    def _ask_to_run(self, channel: socket.socket, request: Spawn) -> None:
+        request.told = b""
+        request.status, theirs = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(request.status, False)
-        request.zygote = self.zygote_pid or 0
+        stdout, stderr = request.descriptors
         # A failure leaves the pipe at its end at once, which is a lost attempt like any other.
         with contextlib.suppress(OSError):
-            send_program(
-                channel, request.program, status=theirs, stdout=request.stdout, stderr=request.stderr,
+            ask_to_run(
+                channel, request.program, status=theirs, stdout=stdout, stderr=stderr,
                 executable=request.executable, script=request.script,
             )  # fmt: skip
         os.close(theirs)
         self._loop.watch(request.status, lambda: self._read_status(request))
-        request.timer = self._loop.later(_SPAWN_SECONDS, lambda: self._lost_attempt(request))
+
+    # --- programs that are our children ------------------------------------------------------------------------------
 
     def _read_status(self, request: Spawn, reaped: int = 0) -> None:
         """What the child said so far. ``reaped``: the pid of a child that has just been reaped, if one was."""
@@ -179,10 +223,96 @@ class Spawner:
         doing = request.told[2 * PID.size :].decode("utf-8", "replace")
         self._refuse(request, doing, code)
 
+    # --- programs that are held: the zygote's children ---------------------------------------------------------------
+
+    def _zygote_says(self) -> None:
+        if self._zygote is None:
+            return
+        pid, channel = self._zygote
+        while True:
+            try:
+                data = channel.recv(ANSWER_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                if self._listening:
+                    self._loop.unwatch(channel.fileno())  # it is gone; the rest is done when it is reaped
+                    self._listening = False
+                return
+            said, subject, value, doing = read_answer(data)
+            if said is Said.ENDED:
+                self._held_ended(subject, value)
+            elif (request := self._expected.pop(subject, None)) is not None:
+                if said is Said.STARTED:
+                    self._held_started(request, value, pid)
+                else:
+                    self._refuse(request, doing, value)
+                self._pump()
+
+    def _held_started(self, request: Spawn, pid: int, zygote: int) -> None:
+        """Marks it, unless it is not what was said: the number came from outside."""
+        try:
+            if parent_of(pid) != zygote or self.space.read(pid) != self.space.nursery:
+                raise ProcessLookupError
+            for which, limit in zip((resource.RLIMIT_RSS, RLIMIT_LOCKS), request.program.limits, strict=True):
+                resource.prlimit(pid, which, (limit, limit))
+            os.setpriority(os.PRIO_PROCESS, pid, self._niceness)
+        except OSError as error:
+            self._settle(request)
+            request.failed(f"Could not mark the command: {error.strerror}.")
+            return
+        request.pid = pid
+        self._running[pid] = request
+        self._settle(request)
+        if not self._looking:
+            self._looking = True
+            self._loop.later(_UNTOLD_SECONDS, self._look_for_untold_ends)
+        request.started()
+
+    def _held_ended(self, pid: int, status: int) -> None:
+        request = self._running.get(pid)
+        if request is not None and request.held and request.zygote == self.zygote_pid:
+            del self._running[pid]
+            request.ended(status)
+        self._uncollected.append(pid)
+        self._tell_collected()
+
+    def _tell_collected(self) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionError):  # it is gone, as reaping it will tell
+            while self._uncollected and self._zygote is not None:
+                try:
+                    tell_collected(self._zygote[1], self._uncollected[0])
+                except BlockingIOError:
+                    self._loop.later(_AGAIN_SECONDS, self._tell_collected)
+                    return
+                self._uncollected.popleft()
+
+    def _look_for_untold_ends(self) -> None:
+        """A zygote that somebody stopped tells nothing. Killed, it leaves its children to us."""
+        held = [pid for pid, request in self._running.items() if request.held]
+        zombies = {pid for pid in held if is_zombie(pid)}
+        if zombies & self._zombies:
+            self._drop_zygote()
+            self.reap()
+            zombies = set()
+        self._zombies = zombies
+        self._looking = bool(held)
+        if self._looking:
+            self._loop.later(_UNTOLD_SECONDS, self._look_for_untold_ends)
+
+    # --- what goes wrong ---------------------------------------------------------------------------------------------
+
     def _refuse(self, request: Spawn, doing: str, code: int) -> None:
         """It fails; but where there is no process to be had, it waits for a while: a command that took them all is soon
         ended for it."""
-        if code == errno.EAGAIN and request.pid is None and time.monotonic() < (request.give_up or 0):
+        if (
+            code == errno.EAGAIN
+            and not request.held
+            and request.pid is None
+            and time.monotonic() < (request.give_up or 0)
+        ):
             self._close_status(request)
             request.timer = self._loop.later(_AGAIN_SECONDS, lambda: self._attempt_again(request))
             return
@@ -193,14 +323,18 @@ class Spawner:
 
     def _lost_attempt(self, request: Spawn) -> None:
         """The zygote died or stands still. A child that it may yet have made dies at writing its pid to the closed
-        pipe: no program runs twice."""
+        pipe, or finds nothing at its gate: no program runs twice."""
         if request.pid is not None:
             self._settle(request)
             return
         self._close_status(request)
         if self.zygote_pid == request.zygote:
             self._drop_zygote()
-        self._attempt_again(request)
+        if not request.held:
+            self._attempt_again(request)
+        elif request in self._pending:  # dropping the zygote may have told it already
+            self._settle(request)
+            request.failed("The process that starts commands was killed.")
 
     def _attempt_again(self, request: Spawn) -> None:
         self._attempt(request)
@@ -217,21 +351,43 @@ class Spawner:
     def _settle(self, request: Spawn) -> None:
         self._close_status(request)
         self._pending.remove(request)
-        os.close(request.stdout)
-        os.close(request.stderr)
+        self._close_descriptors(request)
+
+    @staticmethod
+    def _close_descriptors(request: Spawn) -> None:
+        while request.descriptors:
+            os.close(request.descriptors.pop())
+
+    # --- the zygote, and every child ---------------------------------------------------------------------------------
 
     def _ensure_zygote(self) -> socket.socket:
         if self._zygote is None:
-            self._zygote = fork_zygote(self._domain, *self._protected())
+            self._zygote = fork_zygote(self._domain, self.space.nursery, *self._protected())
+            self._listening = True
+            self._loop.watch(self._zygote[1].fileno(), self._zygote_says)
         return self._zygote[1]
 
     def _drop_zygote(self) -> None:
         if self._zygote is not None:
-            pid, channel = self._zygote
-            self._zygote = None
-            channel.close()
+            pid, _ = self._zygote
             os.kill(pid, signal.SIGKILL)  # our child, and not reaped: the number is still its own
             os.waitpid(pid, 0)
+            self._zygote_gone()
+
+    def _zygote_gone(self) -> None:
+        """It is reaped. What it said last is heard; requests to run see their pipes end, those to hold are lost."""
+        self._zygote_says()
+        assert self._zygote is not None
+        _, channel = self._zygote
+        self._zygote = None
+        if self._listening:
+            self._loop.unwatch(channel.fileno())
+        channel.close()
+        self._uncollected.clear()  # what it had not collected is ours to reap
+        for request in list(self._expected.values()):
+            self._lost_attempt(request)
+        self._expected.clear()
+        self._pump()
 
     def _child_changed(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -247,9 +403,8 @@ class Spawner:
                 return
             if pid == 0:
                 return
-            if self._zygote is not None and pid == self._zygote[0]:
-                self._zygote[1].close()
-                self._zygote = None  # requests on their way see their pipes end; the next one makes another zygote
+            if pid == self.zygote_pid:
+                self._zygote_gone()
                 continue
             if pid not in self._running:
                 for request in list(self._pending):  # one that ended before its pid was read

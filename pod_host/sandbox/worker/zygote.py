@@ -1,24 +1,21 @@
 """The zygote: a small single-threaded process in the commands' domain that starts every program the worker asks for.
 
-It is one-way. The worker sends a request with descriptors; the zygote clones a child whose parent is the *worker*; the
-child marks itself, tells its pid through a pipe that only the worker reads, and executes the program. So the zygote
-holds nothing that outlives a request, says nothing that must be believed, and its death costs no running command.
-
-A request is one SEQPACKET message: descriptors memfd (the request), status (the pipe), stdout, stderr, and by need the
-program and the script. The status pipe gets 4 bytes of pid (0: there is no child), then, if nothing could be executed, 4
-bytes of errno and what was being done; execution closes it.
+It starts them in two ways (``zygote_protocol``). What is to RUN is cloned with the *worker* as its parent, marks itself,
+and executes. What is to be HELD is spawned without a copy of us, which takes half the time: it is our child, cannot run
+until the worker has marked it and opens its gate, and stays a zombie until the worker has heard of its end. So the zygote
+says nothing that must be believed, and its death costs no running command: its children come to the worker.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import marshal
 import os
 import resource
+import select
 import signal
 import socket
-import struct
+import subprocess
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,21 +24,18 @@ from pod_host.sandbox import kernel
 from pod_host.sandbox.landlock import SIGNALS_FROM_ABI, TRUNCATE_FROM_ABI, command_ruleset
 from pod_host.sandbox.seccomp import build_filter
 from pod_host.sandbox.tags import RLIMIT_LOCKS
+from pod_host.sandbox.worker.zygote_protocol import (
+    GATE_DESCRIPTOR,
+    PID,
+    SCRIPT_DESCRIPTOR,
+    Do,
+    Said,
+    answer,
+    read_program,
+    receive,
+)
 
-SCRIPT_DESCRIPTOR: Final = 63  # where a shell finds a script that is too long for an argument
 _RAISED: Final = 500  # of 1000: the kernel takes commands before us when memory runs out
-PID: Final = struct.Struct("=i")
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """What to start. Bytes as execve takes them. ``limits``: the tag, hard RLIMIT_RSS and RLIMIT_LOCKS."""
-
-    path: str
-    arguments: list[bytes]
-    environment: dict[bytes, bytes]
-    cwd: str
-    limits: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,74 +51,92 @@ class Domain:
     cgroup: int | None = None  # the descriptor of its cgroup.procs, where commands have one of their own
 
 
-def send_program(
-    zygote: socket.socket,
-    program: Program,
-    *,
-    status: int,
-    stdout: int,
-    stderr: int,
-    executable: int | None,
-    script: bytes,
+def run_zygote(
+    requests: socket.socket, domain: Domain, pair: tuple[int, int], protected: list[int], groups: list[int]
 ) -> None:
-    """Asks for a program; ``executable`` is a descriptor to execute in place of ``path``. Raises ``OSError``: the
-    zygote is gone or does not read."""
-    with contextlib.ExitStack() as stack:
-
-        def memory(name: str, content: bytes) -> int:
-            descriptor = os.memfd_create(name)
-            stack.callback(os.close, descriptor)
-            view = memoryview(content)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            return descriptor
-
-        plan = (
-            program.path, program.arguments, program.environment, program.cwd, program.limits,
-            executable is not None, bool(script),
-        )  # fmt: skip
-        descriptors = [memory("request", marshal.dumps(plan)), status, stdout, stderr]
-        if executable is not None:
-            descriptors.append(executable)
-        if script:
-            descriptors.append(memory("script", script))
-        rights = struct.pack(f"={len(descriptors)}i", *descriptors)
-        # Not socket.send_fds: it drops the flags.
-        zygote.sendmsg(
-            [b"!"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-        )
-
-
-def run_zygote(requests: socket.socket, domain: Domain, protected: list[int], groups: list[int]) -> None:
     """The zygote's life, in a child that the worker has just forked: never returns."""
     try:
+        _mark(*pair)
         _become_zygote(requests, domain, protected, groups)
-        channel = socket.socket(fileno=3)
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        while True:
-            data, descriptors, _, _ = _receive(channel)
-            if not data:
-                break  # the worker is gone
-            try:
-                _start(descriptors, null)
-            finally:
-                for descriptor in descriptors:
-                    os.close(descriptor)
+        _Zygote(socket.socket(fileno=3)).serve()
     finally:
         os._exit(0)
 
 
-def _receive(channel: socket.socket) -> tuple[bytes, list[int], int, object]:
-    """As ``socket.recv_fds``, with descriptors that no program inherits."""
-    data, ancillary, flags, address = channel.recvmsg(1, socket.CMSG_LEN(8 * 4), socket.MSG_CMSG_CLOEXEC)
-    descriptors = [
-        number
-        for level, kind, content in ancillary
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS
-        for (number,) in struct.iter_unpack("=i", content[: len(content) // 4 * 4])
-    ]
-    return data, descriptors, flags, address
+class _Zygote:
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        os.dup2(self._null, GATE_DESCRIPTOR, inheritable=False)  # nothing else is to have that number
+        self._held: dict[int, subprocess.Popen[bytes]] = {}  # by a descriptor of each, until its end is told …
+        self._ended: dict[int, subprocess.Popen[bytes]] = {}  # … then by its pid, until it is collected
+        self._events = select.epoll()
+        self._events.register(channel, select.EPOLLIN)
+
+    def serve(self) -> None:
+        """Returns when the worker is gone."""
+        while True:
+            for descriptor, _ in self._events.poll():
+                if descriptor in self._held:
+                    self._tell_end(descriptor)
+                elif not self._answer():
+                    return
+
+    def _answer(self) -> bool:
+        request = receive(self._channel)
+        if request is None:
+            return False
+        do, value, descriptors = request
+        try:
+            match do:
+                case Do.RUN:
+                    _run(descriptors, self._null)
+                case Do.HOLD:
+                    self._hold(value, descriptors)
+                case Do.COLLECT:
+                    self._collect(value)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return True
+
+    def _hold(self, token: int, descriptors: list[int]) -> None:
+        memory, stdout, stderr, gate = descriptors
+        program, _, _ = read_program(memory)
+        try:
+            os.dup2(gate, GATE_DESCRIPTOR)  # which the program inherits, and it alone
+            # Not os.posix_spawn: the C library's leaves its own two signals ignored.
+            process = subprocess.Popen(
+                program.arguments, executable=program.path, env=program.environment, cwd=program.cwd,
+                stdin=self._null, stdout=stdout, stderr=stderr, close_fds=False, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            answer(self._channel, Said.REFUSED, token, error.errno or 0, f"start {program.path} in {program.cwd}")
+            return
+        finally:
+            os.dup2(self._null, GATE_DESCRIPTOR, inheritable=False)
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except OSError as error:
+            process.kill()
+            process.wait()
+            answer(self._channel, Said.REFUSED, token, error.errno or 0, "watch the command")
+            return
+        self._held[descriptor] = process
+        self._events.register(descriptor, select.EPOLLIN)
+        answer(self._channel, Said.STARTED, token, process.pid)
+
+    def _collect(self, pid: int) -> None:
+        self._ended.pop(pid).wait()
+
+    def _tell_end(self, descriptor: int) -> None:
+        process = self._held.pop(descriptor)
+        os.close(descriptor)
+        self._ended[process.pid] = process
+        end = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert end is not None
+        status = end.si_status << 8 if end.si_code == os.CLD_EXITED else end.si_status
+        answer(self._channel, Said.ENDED, process.pid, status)
 
 
 def _become_zygote(requests: socket.socket, domain: Domain, protected: list[int], groups: list[int]) -> None:
@@ -137,7 +149,6 @@ def _become_zygote(requests: socket.socket, domain: Domain, protected: list[int]
         signal.signal(number, signal.SIG_DFL)  # the worker ignores some; what is ignored stays so over exec
     kernel.default_reserved_signals()
     _raise_oom_score()
-    os.nice(limits.COMMAND_NICE)
     resource.setrlimit(resource.RLIMIT_NOFILE, domain.descriptors)
     kernel.become_undumpable()
     os.dup2(requests.fileno(), 3, inheritable=False)
@@ -163,6 +174,11 @@ def _become_zygote(requests: socket.socket, domain: Domain, protected: list[int]
     gc.disable()
 
 
+def _mark(rss: int, locks: int) -> None:
+    resource.setrlimit(resource.RLIMIT_RSS, (rss, rss))
+    resource.setrlimit(RLIMIT_LOCKS, (locks, locks))
+
+
 def _raise_oom_score() -> None:
     # An undumpable process cannot write this file; the commands inherit the value.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
@@ -172,10 +188,9 @@ def _raise_oom_score() -> None:
         file.write(b"%d" % min(1000, own + _RAISED))
 
 
-def _start(descriptors: list[int], null: int) -> None:
+def _run(descriptors: list[int], null: int) -> None:
     memory, status, stdout, stderr, *rest = descriptors
-    size = os.fstat(memory).st_size
-    path, arguments, environment, cwd, limits, has_executable, has_script = marshal.loads(os.pread(memory, size, 0))
+    program, has_executable, has_script = read_program(memory)
     executable = rest.pop(0) if has_executable else None
     script = rest.pop(0) if has_script else None
     try:
@@ -186,31 +201,34 @@ def _start(descriptors: list[int], null: int) -> None:
         return
     doing = "mark the command"
     try:
-        resource.setrlimit(resource.RLIMIT_RSS, (limits[0], limits[0]))
-        resource.setrlimit(RLIMIT_LOCKS, (limits[1], limits[1]))
+        _mark(*program.limits)
         os.write(status, PID.pack(os.getpid()))
+        os.nice(limits.COMMAND_NICE)
         os.setsid()
-        doing = f"enter {cwd}"
-        os.chdir(cwd)
+        doing = f"enter {program.cwd}"
+        os.chdir(program.cwd)
         doing = "connect the streams"
         for descriptor, place in ((null, 0), (stdout, 1), (stderr, 2)):
             os.dup2(descriptor, place)
         if script is not None:
+            os.lseek(script, 0, os.SEEK_SET)
             os.dup2(script, SCRIPT_DESCRIPTOR)
-        doing = f"execute {path}"
-        os.execve(executable if executable is not None else path, arguments, environment)
+        doing = f"execute {program.path}"
+        os.execve(executable if executable is not None else program.path, program.arguments, program.environment)
     except OSError as error:
         os.write(status, PID.pack(error.errno or 0) + doing.encode("utf-8", "replace"))
     finally:
         os._exit(127)
 
 
-def fork_zygote(domain: Domain, protected: list[int], groups: list[int]) -> tuple[int, socket.socket]:
-    """Forks a zygote. ``protected`` and ``groups``: threads and process groups that its commands cannot touch. Returns its
-    pid and the worker's end of its socket."""
+def fork_zygote(
+    domain: Domain, pair: tuple[int, int], protected: list[int], groups: list[int]
+) -> tuple[int, socket.socket]:
+    """Forks a zygote. ``pair``: what marks it, and what it starts. ``protected`` and ``groups``: threads and process groups
+    that its commands cannot touch. Returns its pid and the worker's end of its socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
-        run_zygote(theirs, domain, protected, groups)
+        run_zygote(theirs, domain, pair, protected, groups)
     theirs.close()
     return pid, ours

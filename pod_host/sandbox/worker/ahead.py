@@ -1,0 +1,121 @@
+"""Keeps a few shells started ahead, as the latest commands had them: the next one of their kind need not wait for its own.
+
+How many: as many as were missed lately. One more each time that a command finds none ready, and none any more when nobody
+has asked for a while.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from pod_host import limits
+from pod_host.sandbox.worker.held import TRACEPARENT, HeldShell, can_be_held
+from pod_host.sandbox.worker.loop import Loop
+from pod_host.sandbox.worker.shell import Shell
+from pod_host.sandbox.worker.spawner import Spawner
+
+_UNWANTED_SECONDS: Final = 120.0
+_CALM_SECONDS: Final = 0.002  # between two looks whether the commands have been started
+_TRIES: Final = 3  # shells that could not be held, and not one that could: this kernel does not let us
+
+
+class ShellsAhead:
+    def __init__(self, loop: Loop, spawner: Spawner, shell: Shell) -> None:
+        self._loop = loop
+        self._spawner = spawner
+        self._shell = shell
+        self._waiting: list[HeldShell] = []
+        self._goal = 0
+        self._latest: tuple[Mapping[str, str], str] | None = None
+        self._filling = self._watching = False
+        self._held = self._failed = 0
+        self._works = shell.name == "bash" and limits.SHELLS_AHEAD > 0
+
+    @property
+    def numbers(self) -> set[int]:
+        """Of shells that wait: no command of anybody's."""
+        return {shell.number for shell in self._waiting}
+
+    def take(
+        self, script: bytes, environment: Mapping[str, str], cwd: str, settled: Callable[[], None]
+    ) -> HeldShell | None:
+        """A shell for the script; ``settled()`` comes when it is ready, or over, unless it is ready already. None: it takes
+        a fresh one. Raises ``OSError`` when there are no descriptors left."""
+        if not self._works or not can_be_held(script, environment):
+            return None
+        bare = {name: value for name, value in environment.items() if name != TRACEPARENT}
+        self._latest = bare, cwd
+        fitting = [shell for shell in self._waiting if shell.fits(bare, cwd)]
+        now = time.monotonic()
+        for shell in fitting:
+            shell.wanted = now
+        taken = next((shell for shell in fitting if shell.ready), fitting[0] if fitting else None)
+        if taken is None or not taken.ready:
+            self._goal = min(self._goal + 1, limits.SHELLS_AHEAD)
+        if taken is None:
+            taken = HeldShell(self._loop, self._spawner, self._shell.path, bare, cwd)
+        else:
+            self._waiting.remove(taken)
+        self._tell(taken, settled)
+        self._fill_soon()
+        return taken
+
+    def _tell(self, shell: HeldShell, then: Callable[[], None]) -> None:
+        """``then()`` once the shell has settled; and whether shells can be held here at all is learnt from each."""
+
+        def settled() -> None:
+            self._held += shell.ready
+            self._failed += not shell.ready
+            if self._failed >= _TRIES and not self._held:
+                self._works = False
+            then()
+
+        shell.settled = settled
+
+    def _fill_soon(self) -> None:
+        if not self._filling:
+            self._filling = True
+            self._loop.soon(self._fill)
+
+    def _fill(self) -> None:
+        """One more at a time, while commands do not wait to be started."""
+        self._filling = False
+        if self._latest is None or not self._works:
+            return
+        if self._spawner.busy:
+            self._filling = True
+            self._loop.later(_CALM_SECONDS, self._fill)
+            return
+        self._waiting = [shell for shell in self._waiting if not shell.over]
+        bare, cwd = self._latest
+        if sum(shell.fits(bare, cwd) for shell in self._waiting) >= self._goal:
+            return
+        if len(self._waiting) >= limits.SHELLS_AHEAD:
+            self._drop(min(self._waiting, key=lambda shell: shell.wanted))
+        try:
+            shell = HeldShell(self._loop, self._spawner, self._shell.path, bare, cwd)
+        except OSError:
+            return  # no descriptors left: commands need what comes free
+        self._waiting.append(shell)
+        self._tell(shell, self._fill_soon)
+        if not self._watching:
+            self._watching = True
+            self._loop.later(_UNWANTED_SECONDS, self._drop_unwanted)
+
+    def _drop(self, shell: HeldShell) -> None:
+        self._waiting.remove(shell)
+        shell.discard()
+
+    def _drop_unwanted(self) -> None:
+        """What nobody has asked for goes: its environment may hold a token of old, and it takes memory."""
+        now = time.monotonic()
+        for shell in [shell for shell in self._waiting if now - shell.wanted >= _UNWANTED_SECONDS]:
+            self._drop(shell)
+        self._watching = bool(self._waiting)
+        if self._watching:
+            self._loop.later(_UNWANTED_SECONDS, self._drop_unwanted)
+        else:
+            self._goal = 0
+            self._latest = None
