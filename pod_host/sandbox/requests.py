@@ -67,7 +67,8 @@ class ReadBytes:
 class ListFolder:
     """The regular files below a directory, links and special files left out; one that is not there, or is a link, has none.
     ``most``: files after which the walk ends. Output: ``{"bytes": JSON of [[path below it, size], …] by path, "more":
-    whether there are others}``: a path may hold surrogate escapes."""
+    whether there are others}``: a path may hold surrogate escapes. The size is null of what may not be looked at: a
+    directory below it, whose path ends in a slash then, or a file in one."""
 
     session: str
     path: str

@@ -48,7 +48,7 @@ class ArtifactRefused(PodHostError):
 
 
 class ContentChanged(PodHostError):
-    """The bytes that are being stored are not those that were looked at first."""
+    """The bytes that are being stored are not those that were looked at first. The text says what became of "it"."""
 
     code = "artifact.changed"
 

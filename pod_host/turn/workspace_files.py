@@ -26,9 +26,11 @@ class FileRefused(PodHostError):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Paths below a folder and sizes, by path. ``more``: there are others."""
+    """Paths below a folder and sizes, by path. ``closed``: paths that may not be looked at; a directory's ends in a slash.
+    ``more``: there are others."""
 
     files: list[tuple[str, int]]
+    closed: list[str]
     more: bool
 
 
@@ -53,15 +55,17 @@ class WorkspaceFiles:
 
     def content(self, path: str, size: int) -> Content:
         """The first ``size`` bytes of a file, read as they are asked for: raises ContentChanged where it has fewer, or is
-        none any more."""
+        there no more, and FileRefused where it may not be read."""
 
         async def read(offset: int, length: int) -> bytes:
             try:
                 data = await self._part(path, offset, length)
             except FileRefused as refusal:
-                raise ContentChanged(f"{path} cannot be read any more: {refusal}") from refusal
+                if refusal.code != "sandbox.not_found":
+                    raise
+                raise ContentChanged("it went while it was read") from refusal
             if len(data) < length:
-                raise ContentChanged(f"{path} became shorter while it was read")
+                raise ContentChanged("it became shorter while it was read")
             return data
 
         return Content(size, read)
@@ -69,7 +73,9 @@ class WorkspaceFiles:
     async def list(self, path: str, most: int) -> Listing:
         """Raises FileRefused."""
         output = _output(await self.stop.race(partial(self.sandbox.list_folder, path, most)))
-        return Listing([(name, size) for name, size in json.loads(output["bytes"])], output["more"])
+        listed = json.loads(output["bytes"])
+        files = [(name, size) for name, size in listed if size is not None]
+        return Listing(files, [name for name, size in listed if size is None], output["more"])
 
     async def _part(self, path: str, offset: int, length: int) -> bytes:
         data: bytes = (await self._bytes(path, offset, length))["bytes"]

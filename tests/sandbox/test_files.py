@@ -101,7 +101,7 @@ async def test_bytes_beyond_the_end_are_none(box: Box) -> None:
     assert missing.code == "sandbox.not_found"
 
 
-async def listed(box: Box, path: str, most: int = 100) -> tuple[list[tuple[str, int]], bool]:
+async def listed(box: Box, path: str, most: int = 100) -> tuple[list[tuple[str, int | None]], bool]:
     outcome = await box.sandbox.submit(ListFolder("one", path, most)).outcome()
     assert isinstance(outcome, Completed)
     return [(name, size) for name, size in json.loads(outcome.output["bytes"])], outcome.output["more"]
@@ -140,12 +140,17 @@ async def test_a_name_that_is_no_unicode_is_listed_and_read(box: Box) -> None:
     )
 
 
-async def test_a_folder_that_may_not_be_read_is_a_clear_failure(box: Box) -> None:
-    await box.bash("mkdir -p out/closed; touch out/closed/f; chmod 0 out/closed")
-    outcome = await box.sandbox.submit(ListFolder("one", "out", 9)).outcome()
-    await box.bash("chmod 755 out/closed")
-    assert isinstance(outcome, Failed)
-    assert "Permission denied" in outcome.message
+async def test_a_folder_that_may_not_be_read_is_a_clear_failure_and_one_below_it_is_named(box: Box) -> None:
+    await box.bash(
+        "mkdir -p out/shut out/half; touch out/a out/shut/f out/half/f; chmod 0 out/shut; chmod 444 out/half"
+    )
+    inner = await listed(box, "out")
+    await box.bash("chmod 0 out")
+    outer = await box.sandbox.submit(ListFolder("one", "out", 9)).outcome()
+    await box.bash("chmod 755 out; chmod 755 out/*")
+    assert inner == ([("a", 0), ("half/f", None), ("shut/", None)], False)
+    assert isinstance(outer, Failed)
+    assert "Permission denied" in outer.message
 
 
 async def test_a_log_that_a_command_replaced_by_a_trap_holds_nobody_up(box: Box) -> None:

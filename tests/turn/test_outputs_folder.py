@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
 from pod_host.contract.base import JsonObject
-from pod_host.errors import RuntimeRefusal, SandboxError
-from pod_host.sandbox.outcomes import Failed, Outcome
+from pod_host.errors import RuntimeRefusal, SandboxError, WorkerLost
+from pod_host.sandbox.outcomes import Completed, Failed, Outcome
 from pod_host.turn import Reported
+from pod_host.turn.text import readable
 from tests.turn.artifact_store import ArtifactStore
 from tests.turn.double import SESSION, TURN, Runtime, World, calls, script, text
 from tests.turn.sandbox_double import Sandbox
@@ -108,14 +110,72 @@ BAD_NAMES = ["outputs/a\nb", "outputs/\udcff", f"outputs/{'x/' * 300}y"]
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-async def test_a_file_whose_name_no_artifact_can_have_is_left_out_and_logged(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_file_whose_name_no_artifact_can_have_is_left_out_and_claimed(name: str) -> None:
     runtime = await ran(Sandbox(files={**FILES, name: b"x"}))
     plain = await ran(Sandbox(files=dict(FILES)))
     assert stored(runtime) == stored(plain) != []
+    kind, told = claim(runtime)
+    assert (kind, told["reason"]) == ("artifact.export.skipped", "files_left_out")
+    assert told["path"][:3] in readable(name)
+    assert "no artifact can have its name" in told["message"]
+
+
+class Guarded(Sandbox):
+    """Files that may not be read, and a directory."""
+
+    closed = ("outputs/b/table.csv", "outputs/large.bin")
+
+    async def read_bytes(self, path: str, offset: int, length: int) -> Outcome:
+        if path in self.closed:
+            return Failed("sandbox.error", f"Could not read {path}: Permission denied.")
+        return await super().read_bytes(path, offset, length)
+
+    async def list_folder(self, path: str, most: int) -> Outcome:
+        listed = await super().list_folder(path, most)
+        assert isinstance(listed, Completed)
+        entries = [*json.loads(listed.output["bytes"]), ["shut/", None]]
+        return Completed({**listed.output, "bytes": json.dumps(entries).encode()})
+
+
+async def test_what_cannot_be_read_is_left_out_and_named_and_the_rest_is_saved() -> None:
+    runtime = await ran(Guarded(files=dict(FILES)))
+    assert stored(runtime) == ["a.md"]
+    kind, told = claim(runtime)
+    assert (kind, told["reason"], told["path"]) == ("artifact.export.skipped", "files_left_out", "shut/")
+    assert told["message"] == "Left out: shut/ (it may not be read), and 2 more. The other files are saved."
+
+
+async def test_a_folder_of_which_nothing_can_be_read_fails_the_export_and_names_a_file() -> None:
+    kind, told = claim(await ran(Guarded(files={"outputs/large.bin": b"x"})))
+    assert kind == "artifact.export.failed"
+    assert "shut/ (it may not be read)" in told["message"]
+
+
+async def test_a_file_that_the_store_refuses_is_left_out_and_named() -> None:
+    def refuse(method: str, params: JsonObject) -> None:
+        if params.get("op") == "file" and params["path"] == "a.md":
+            raise RuntimeRefusal("invalid", "not on a Monday")
+
+    runtime = Runtime(script(text("Done.")), intercept=refuse)
+    assert await runtime.turn(Sandbox(files=dict(FILES))).run() == Reported("completed")
+    assert stored(runtime) == ["b/table.csv", "large.bin"]
+    _, told = claim(runtime)
+    assert told["message"] == "Left out: a.md (not on a Monday). The other files are saved."
+
+
+async def test_a_worker_that_dies_within_the_export_costs_nothing() -> None:
+    class Mortal(Sandbox):
+        died = False
+
+        async def read_bytes(self, path: str, offset: int, length: int) -> Outcome:
+            if path == "outputs/large.bin" and not self.died:
+                self.died = True
+                raise WorkerLost("killed")
+            return await super().read_bytes(path, offset, length)
+
+    runtime = await ran(Mortal(files=dict(FILES)))
+    assert len(stored(runtime)) == 3
     assert runtime.claims == []
-    assert "outputs.left_out" in caplog.text
 
 
 async def test_a_folder_of_such_names_alone_fails_the_export_not_the_turn() -> None:
@@ -128,7 +188,8 @@ async def test_a_backslash_in_a_name_is_the_stores_to_judge() -> None:
     runtime = await ran(Sandbox(files={**FILES, "outputs/a\\b": b"x"}))
     assert "a\\b" in [params.get("path") for params in runtime.asked("artifact.write")]
     assert stored(runtime) == ["a.md", "b/table.csv", "large.bin"]
-    assert runtime.claims == []
+    _, told = claim(runtime)
+    assert (told["reason"], told["path"]) == ("files_left_out", "a\\b")
 
 
 async def test_a_refusal_fails_the_export_not_the_turn() -> None:
@@ -202,7 +263,7 @@ async def test_a_file_that_changes_while_it_is_read_is_read_again() -> None:
 
 
 @pytest.mark.parametrize("grown", [True, False])
-async def test_a_file_that_never_rests_is_told_and_one_that_grows_is_kept_as_it_was(grown: bool) -> None:
+async def test_a_file_that_never_rests_is_left_out_and_one_that_grows_is_kept_as_it_was(grown: bool) -> None:
     sandbox = Sandbox(files=dict(FILES))
     rounds = 0
 
@@ -218,9 +279,10 @@ async def test_a_file_that_never_rests_is_told_and_one_that_grows_is_kept_as_it_
         assert runtime.artifacts.keys[KEY].files["large.bin"][1].startswith(b"\x00" * 5000)
         assert runtime.claims == []
     else:
+        assert stored(runtime) == ["a.md", "b/table.csv"]
         kind, told = claim(runtime)
-        assert kind == "artifact.export.failed"
-        assert "large.bin changed while it was read" in told["message"]
+        assert (kind, told["path"]) == ("artifact.export.skipped", "large.bin")
+        assert "it changed while it was read" in told["message"]
     assert runtime.artifacts.uploads == {}
 
 

@@ -99,14 +99,14 @@ class FileOperations:
     def list(self, path: str, most: int) -> Outcome:
         """The regular files below a directory of the workspace, by path: at most ``most``."""
         root = os.path.join(self.workspace, path)
-        files: list[tuple[str, int]] = []
+        files: list[tuple[str, int | None]] = []
         more = False
         try:
             is_directory = stat.S_ISDIR(os.lstat(root).st_mode)
             for seen, (name, entry) in enumerate(_below(root) if is_directory else (), 1):
                 with contextlib.suppress(FileNotFoundError):  # it went as we looked
-                    if entry.is_file(follow_symlinks=False):
-                        files.append((name, entry.stat(follow_symlinks=False).st_size))
+                    if entry is None or entry.is_file(follow_symlinks=False):
+                        files.append((name, _size(entry)))
                 more = len(files) > most or seen > _LISTED * (most + 1)
                 if more:
                     break
@@ -135,17 +135,35 @@ class FileOperations:
         return place
 
 
-def _below(root: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """All that lies below a directory, links not followed, with its path from there."""
+def _below(root: str) -> Iterator[tuple[str, os.DirEntry[str] | None]]:
+    """All that lies below a directory, links not followed, with its path from there; None for a directory there that may
+    not be read."""
     waiting = [""]
     while waiting:
         below = waiting.pop()
-        with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(root, below)) as entries:
+        try:
+            entries = os.scandir(os.path.join(root, below))
+        except FileNotFoundError:
+            continue
+        except PermissionError:
+            if not below:
+                raise
+            yield below, None
+            continue
+        with entries:
             for entry in entries:
                 name = below + entry.name
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(f"{name}/")
                 yield name, entry
+
+
+def _size(entry: os.DirEntry[str] | None) -> int | None:
+    """None where it may not be looked at."""
+    try:
+        return entry.stat(follow_symlinks=False).st_size if entry else None
+    except PermissionError:
+        return None
 
 
 def _led_out(path: str) -> Failed:
