@@ -5,22 +5,23 @@ entries stays a pure function: a version of an artifact never changes, so every 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.encoding import decode, encode
 from pod_host.contract.model_call import input_kind
 from pod_host.contract.transcript import Entry
-from pod_host.turn.artifacts import ArtifactRefused, Artifacts
-from pod_host.turn.endings import TurnFailure
+from pod_host.turn.artifacts import ArtifactRefused, Artifacts, Piece
+from pod_host.turn.endings import Stopped, TurnFailure
 from pod_host.turn.log import tell
 from pod_host.turn.projection import FileFacts, Reader, file_key
 from pod_host.turn.skill_files import FileCache
-
-_PASSING = frozenset({"internal", "unavailable"})  # refusals that may not come again
+from pod_host.turn.stop import Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,15 @@ class MessageFiles:
 
     artifacts: Artifacts
     cache: FileCache
+    stop: Stop
     session_id: str
     turn_id: str
 
     async def known_to(self, reader: Reader, entries: Iterable[Entry]) -> Reader:
-        """``reader`` with the facts of all files that ``entries`` name. Raises Stopped, and TurnFailure where a file of the
-        turn's own message cannot be had now: of an earlier one a note stands in its place."""
+        """``reader`` with the facts of all files that ``entries`` name. One that is not there, or fails each time, has a note
+        in its place; a file of the turn's own message that fails is a TurnFailure. Raises Stopped too when the store stays
+        out: what this segment showed its model before, or will show it when it runs again, cannot be known then, so the run
+        is given back."""
         facts: dict[tuple[str, str], FileFacts] = {}
         for entry in entries:
             for part in _media(entry):
@@ -53,10 +57,10 @@ class MessageFiles:
         held = self.cache.get(name)
         if held is None:
             try:
-                piece = await self.artifacts.read_all(artifact_id, version, most)
+                piece = await self._piece(artifact_id, version, most)
             except ArtifactRefused as refusal:
                 tell(logging.WARNING, "message.file_unreadable", artifact=artifact_id, code=refusal.code)
-                if own and refusal.code in _PASSING:
+                if own and refusal.code == "internal":
                     text = f"A file of the message, {artifact_id}, cannot be read now: {refusal.message}"
                     raise TurnFailure("input.file_unavailable", text) from refusal
                 return FileFacts(found=False)
@@ -66,6 +70,18 @@ class MessageFiles:
         head, _, data = held.partition(b"\n")
         is_file, size, eof = decode(head)
         return FileFacts(found=is_file, size=size, text=_text(data, whole=eof) if most else None)
+
+    async def _piece(self, artifact_id: str, version: Json, most: int) -> Piece:
+        """Read with patience: a store that is out comes back."""
+        for wait in limits.STORE_WAIT_SECONDS:
+            try:
+                return await self.artifacts.read_all(artifact_id, version, most)
+            except ArtifactRefused as refusal:
+                if refusal.code != "unavailable":
+                    raise
+                tell(logging.WARNING, "message.store_out", artifact=artifact_id, why=refusal.message)
+            await self.stop.race(partial(asyncio.sleep, wait))
+        raise Stopped("connection.lost")
 
 
 def _wanted(media_type: str, reader: Reader) -> int | None:

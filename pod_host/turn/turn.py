@@ -178,7 +178,7 @@ class Turn:
                 "transcript.read", RunParams(run_id=self._requests.run_id)
             )
             entries = answer.entries
-        files = MessageFiles(self._artifacts, self._files, session_id, self._ids.turn_id)
+        files = MessageFiles(self._artifacts, self._files, self._stop, session_id, self._ids.turn_id)
         self._reader = await files.known_to(self._reader, [*entries, *inputs])
         cached = self._transcripts.get(session_id, cursor, self._reader)
         return cached or await SegmentTranscript.encode(entries, self._reader)

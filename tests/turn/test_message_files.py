@@ -13,9 +13,11 @@ from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.canonical import canonical
 from pod_host.errors import RuntimeRefusal
-from pod_host.turn import FileCache, Reported, TranscriptCache
+from pod_host.turn import FileCache, Released, Reported, TranscriptCache
 from tests.turn.artifact_store import ArtifactStore
-from tests.turn.double import Runtime, text
+from tests.turn.double import TURN, Runtime, calls, text
+from tests.turn.sandbox_double import Sandbox
+from tests.turn.test_replay import until_killed
 
 SEES: JsonObject = {"provider": "p", "id": "m", "inputs": ["text", "image"]}
 OVERFLOW = {"kind": "failed", "code": "unsupported_input", "message": "no images", "retryable": False}
@@ -159,11 +161,10 @@ async def test_a_model_that_refuses_images_is_asked_again_with_the_texts_still_t
     assert (before[1]["type"], after[1]["type"]) == ("media", "text")
 
 
-@pytest.mark.parametrize("code", ["internal", "unavailable"])
-async def test_a_file_that_cannot_be_had_now_fails_its_own_turn_alone(code: str) -> None:
+async def test_a_file_that_fails_each_time_fails_its_own_turn_alone() -> None:
     def refuse(method: str, params: JsonObject) -> None:
         if method == "artifact.read":
-            raise RuntimeRefusal(code, "the store is out")
+            raise RuntimeRefusal("internal", "a bad disk")
 
     asked, runtime = stored(intercept=refuse)
     part = media("text/plain", "af_1")
@@ -186,6 +187,46 @@ async def test_a_store_that_is_out_for_a_moment_is_asked_again() -> None:
     runtime.artifacts.put(b"the text")
     (said,) = await shown(runtime, asked, media("text/plain", "af_1"))
     assert "the text" in said["text"]
+
+
+@pytest.mark.parametrize("turn_id", [TURN, "turn_0"])
+async def test_while_the_store_is_out_the_run_is_given_back_and_goes_on_where_it_was(
+    turn_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the file is the turn's own or an earlier one's: a note in its place would be another prompt."""
+    monkeypatch.setattr(limits, "STORE_WAIT_SECONDS", (0.0, 0.0, 0.0))
+    out = False
+
+    def refuse(method: str, params: JsonObject) -> None:
+        if method == "artifact.read" and out:
+            raise RuntimeRefusal("unavailable", "the store is out")
+
+    asked, runtime = stored(answers=[calls(("bash", {"command": "ls"}))], intercept=refuse)
+    runtime.artifacts.put(b"the text")
+    content: list[Json] = [media("text/plain", "af_1")]
+    if turn_id != TURN:
+        event = {"kind": "user-message", "content": content}
+        runtime.transcript = [{"kind": "input", "turnId": turn_id, "event": event}]
+        content = [{"type": "text", "text": "Hi"}]
+    await until_killed(runtime, Sandbox(), 10, message={"content": content}, model=SEES)
+    before = len(asked.calls)
+    assert before > 0
+    out = True
+    assert await runtime.turn(Sandbox(), message={"content": content}, model=SEES).run() == Released("connection.lost")
+    assert (runtime.outputs, len(asked.calls)) == ([], before)
+    out = False
+    assert await runtime.turn(Sandbox(), message={"content": content}, model=SEES).run() == Reported("completed")
+
+
+async def test_a_file_that_went_between_two_runs_of_a_segment_is_drift() -> None:
+    asked, runtime = stored()
+    runtime.artifacts.put(b"the text")
+    part = media("text/plain", "af_1")
+    await until_killed(runtime, Sandbox(), 10, message={"content": [part]}, model=SEES)
+    assert len(asked.calls) == 1
+    runtime.artifacts.versions.clear()
+    assert await runtime.turn(message={"content": [part]}, model=SEES).run() == Reported("failed")
+    assert runtime.outputs[0][1]["thrown"]["code"] == "effect_drift"
 
 
 @pytest.mark.parametrize("reference", [None, {}, {"artifactId": "af_1"}, {"artifactId": 1, "version": 1}, "af_1"])
