@@ -1,21 +1,27 @@
-"""One way to try again: growing waits with full jitter, and one switch that takes the waits out of tests."""
+"""One way to try again: waits that grow and are spread out, and one switch that takes the waits out of tests."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, stop_never
-from tenacity.wait import wait_random_exponential
 
 _waiting = True
 
 
-def wait_growing(first: float, most: float) -> wait_random_exponential:
-    """The wait after failure n: from 0 to min(``most``, ``first`` * 2^(n-1)) seconds, so that many hosts that fail
-    together do not come back in step."""
-    return wait_random_exponential(multiplier=first, max=most)
+def spread_out(failures: int, first: float, most: float, least: float = 0.0) -> float:
+    """Seconds to wait after ``failures`` in a row before this one: anything from ``least`` up to ``first``, doubled each
+    time; once up to the whole of ``most``; and then ``most`` itself for good.
+
+    Who waits at random for good is likely to be near the end of its wait: when a Runtime comes back, a quarter of its hosts
+    would come in one second. Spread over the whole of ``most`` once and keeping that order, a tenth does."""
+    ceiling = first * 2.0 ** min(failures, 32)
+    if ceiling >= 2 * most:
+        return most
+    return random.uniform(least, min(ceiling, most))
 
 
 def retrying(
@@ -36,7 +42,7 @@ def retrying(
 
     return AsyncRetrying(
         retry=retry_if_exception(again),
-        wait=wait_growing(first, most),
+        wait=lambda state: spread_out(state.attempt_number - 1, first, most),
         stop=stop_never if attempts is None else stop_after_attempt(attempts),
         sleep=pause,
         before_sleep=before_sleep,

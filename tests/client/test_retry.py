@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from tenacity import RetryCallState
-
 from pod_host.client import retry
 
 
@@ -22,16 +20,14 @@ class Flaky:
         return self.calls
 
 
-def test_waits_are_spread_from_nothing_to_a_ceiling_that_doubles() -> None:
-    """Full jitter: hosts that lost their Runtime together come back spread out, not in step."""
-    wait = retry.wait_growing(0.5, 10.0)
+def test_waits_are_spread_over_a_ceiling_that_doubles_and_then_stay_what_they_are() -> None:
+    """Hosts that lost their Runtime together come back spread out; who waited at random for good would come early."""
     random.seed(5)
-    for attempt, ceiling in ((1, 0.5), (2, 1), (3, 2), (4, 4), (5, 8), (6, 10), (7, 10), (5000, 10)):
-        state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
-        state.attempt_number = attempt
-        waits = [wait(state) for _ in range(400)]
+    for failures, ceiling in enumerate((0.5, 1, 2, 4, 8, 10)):
+        waits = [retry.spread_out(failures, 0.5, 10.0) for _ in range(400)]
         assert 0 <= min(waits) < ceiling * 0.1
         assert ceiling * 0.9 < max(waits) <= ceiling
+    assert {retry.spread_out(failures, 0.5, 10.0) for failures in range(6, 5000)} == {10.0}
 
 
 async def test_it_goes_on_until_it_works_and_tells_of_each_failure() -> None:
