@@ -1,15 +1,15 @@
 """``tool_search``: the tools that are not offered from the start, found by words (Harness API v5, section 4: ``harness``).
 
-Deferred are the MCP tools of which the manifest says so and, when too many would be offered, those MCP and HTTP tools that
-are beyond the first. What a
-search found is offered from the next step on, for the rest of the session: a search's result names it in the transcript, and
-the state that every segment leaves goes on naming it when a compaction has taken the result away.
+Deferred are the MCP tools of which the manifest says so and, when too many would be offered or their definitions would fill a
+model call, those MCP and HTTP tools that are beyond the first. What a search found is offered from the next step on, for the
+rest of the session: a search's result names it in the transcript, and the state that every segment leaves goes on naming it
+when a compaction has taken the result away.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +20,7 @@ from pod_host.contract.transcript import Entry
 from pod_host.turn.journal import Execution, Fate, Known
 from pod_host.turn.schemas import Schema
 from pod_host.turn.state import found_before
-from pod_host.turn.toolset import Tool, Toolset
+from pod_host.turn.toolset import Tool, Toolset, definition_bytes
 
 NAME: Final = "tool_search"
 _SHOWN_NAMES: Final = 50  # of all there are, when nothing is found
@@ -38,12 +38,18 @@ _SCHEMA: Final[JsonObject] = {
 _CHECK: Final = Schema(_SCHEMA)
 
 
-def with_search(tools: Toolset, state: Json, entries: Iterable[Entry]) -> Toolset:
+def with_search(tools: Toolset, state: Json, entries: Iterable[Entry], most_bytes: int) -> Toolset:
     """``tools``, with those deferred that are to be, and those offered again that were found before the segment.
-    ``state``, ``entries``: as the segment begins."""
-    deferred = _deferred(list(tools))
+    ``state``, ``entries``: as the segment begins. ``most_bytes``: what the definitions may take that are offered from the
+    start, and again those that are found; a tool that somebody declares and that alone takes more is left out."""
+    sizes = {tool.name: definition_bytes(tool) for tool in tools}
+    for tool in list(tools):
+        if sizes[tool.name] > most_bytes and (tool.deferred is not False or tool.runs_first):
+            why = f"its definition takes {sizes[tool.name]} bytes of a model call, which has room for {most_bytes}"
+            tools.leave_out(tool.name, why)
+    deferred = _deferred(list(tools), sizes, most_bytes)
     if deferred:
-        tools.defer((tool.name for tool in deferred), _Search(deferred).tool())
+        tools.defer((tool.name for tool in deferred), _Search(deferred).tool(), most_bytes)
         found = found_before(state)
         if found is None:
             results = (result for entry in entries for result in entry.get("results") or [])
@@ -62,13 +68,18 @@ def found_in(results: Iterable[JsonObject]) -> list[str]:
     ]
 
 
-def _deferred(tools: Sequence[Tool]) -> list[Tool]:
+def _deferred(tools: Sequence[Tool], sizes: Mapping[str, int], most_bytes: int) -> list[Tool]:
     may = [tool.name for tool in tools if tool.deferred is None]
     room = limits.OFFERED_TOOLS - sum(tool.deferred is False for tool in tools)
-    if len(may) > room or any(tool.deferred for tool in tools):
+    room_bytes = most_bytes - sum(sizes[tool.name] for tool in tools if tool.deferred is False)
+    if len(may) > room or sum(sizes[name] for name in may) > room_bytes or any(tool.deferred for tool in tools):
         room -= 1  # for tool_search itself
-    beyond = set(may[max(room, 0) :])
-    return [tool for tool in tools if tool.deferred or tool.name in beyond]
+    offered: set[str] = set()
+    for name in may:
+        if len(offered) < room and sizes[name] <= room_bytes:
+            offered.add(name)
+            room_bytes -= sizes[name]
+    return [tool for tool in tools if tool.deferred is not False and tool.name not in offered]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from itertools import accumulate
+from typing import Final, Protocol
 
 from pod_host import limits
 from pod_host.contract.base import JsonObject
@@ -16,6 +17,8 @@ from pod_host.errors import InputIssue
 from pod_host.turn.candidates import Call
 from pod_host.turn.journal import Execution, Fate
 from pod_host.turn.log import tell
+
+_NAME_TAKEN: Final = "another tool has its name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +64,12 @@ class Toolset:
         self._also: dict[str, Tool] = {}
         self._deferred: frozenset[str] = frozenset()
         self._found: dict[str, None] = {}
+        self._found_bytes = 0
         self._definitions: bytes | None = None
         for provider in providers:
             for tool in provider.tools():
                 if tool.name in self._tools:
-                    _left_out(tool)
+                    _tell_left_out(tool.name, _NAME_TAKEN)
                 else:
                     self._tools[tool.name] = tool
                     self._also.update(dict.fromkeys(tool.also_named, tool))
@@ -94,20 +98,31 @@ class Toolset:
         """Deferred tools that were found, in the order of their finding."""
         return list(self._found)
 
-    def defer(self, names: Iterable[str], finder: Tool) -> None:
-        """Offer these no longer; ``finder`` finds them. It keeps its name, whoever else has it."""
+    def leave_out(self, name: str, why: str) -> None:
+        """It cannot be called: the log says so."""
+        del self._tools[name]
+        self._also = {other: tool for other, tool in self._also.items() if tool.name != name}
+        _tell_left_out(name, why)
+
+    def defer(self, names: Iterable[str], finder: Tool, most_bytes: int) -> None:
+        """Offer these no longer; ``finder`` finds them. It keeps its name, whoever else has it. ``most_bytes``: of the
+        definitions that are found, all together."""
         if finder.name in self._tools:
-            _left_out(self._tools.pop(finder.name))
+            self.leave_out(finder.name, _NAME_TAKEN)
         self._tools[finder.name] = finder
         self._deferred = frozenset(names)
+        self._found_bytes = most_bytes
         self._definitions = None
 
     def find(self, names: Iterable[str]) -> None:
-        """Offer these from now on. Of more than FOUND_TOOLS the first that were found are offered no longer."""
+        """Offer these from now on. Of more than FOUND_TOOLS, or than there is room for, the first that were found are
+        offered no longer."""
         new = [name for name in names if name in self._deferred and name not in self._found]
         if new:
             kept = list(dict.fromkeys([*self._found, *new]))[-limits.FOUND_TOOLS :]
-            self._found = dict.fromkeys(kept)
+            room = accumulate(definition_bytes(self._tools[name]) for name in reversed(kept))
+            fitting = sum(size <= self._found_bytes for size in room)
+            self._found = dict.fromkeys(kept[len(kept) - fitting :])
             self._definitions = None
 
     def definitions(self) -> bytes:
@@ -117,10 +132,15 @@ class Toolset:
         return self._definitions
 
 
+def definition_bytes(tool: Tool) -> int:
+    """What a tool's definition takes of a model call: the same, whatever form its numbers crossed in."""
+    return len(_definition(tool))
+
+
 def _definition(tool: Tool) -> bytes:
     named = {"description": tool.description} if tool.description else {}
     return canonical(ToolDefinition(name=tool.name, input_schema=tool.input_schema, **named).wire())
 
 
-def _left_out(tool: Tool) -> None:
-    tell(logging.WARNING, "tool.left_out", tool=tool.name, why="another tool has its name")
+def _tell_left_out(name: str, why: str) -> None:
+    tell(logging.WARNING, "tool.left_out", tool=name, why=why)

@@ -289,6 +289,6 @@ def test_the_same_facts_offer_the_same_tools_byte_for_byte(given_servers: Any, s
             gates=Runtime(script()), run=Runtime(script()).lease(), stop=Stop(), traceparent=None, body_bytes=1
         )
         tools = McpTools(McpFacts.read(facts), AGENT, gate)
-        return with_search(Toolset([tools]), None, []).definitions(), tools.section()
+        return with_search(Toolset([tools]), None, [], 10**6).definitions(), tools.section()
 
     assert offered_bytes({"servers": servers}) == offered_bytes(crossed({"servers": servers}, seed))

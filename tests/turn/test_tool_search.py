@@ -178,9 +178,54 @@ async def test_a_declared_tool_of_the_same_name_gives_way(caplog: pytest.LogCapt
 def test_http_tools_beyond_the_first_are_found_by_search_too() -> None:
     schema = {"type": "object", "properties": {}}
     declared = [{"name": f"tool_{n}", "inputSchema": schema, "http": {"url": "http://x"}} for n in range(70)]
-    tools = with_search(Toolset([HttpTools({"tools": declared}, "turn", cast(ToolGate, None), None)]), None, [])
+    tools = with_search(Toolset([HttpTools({"tools": declared}, "turn", cast(ToolGate, None), None)]), None, [], 10**6)
     assert len(tools.names) == limits.OFFERED_TOOLS
     assert tools.names[-1] == "tool_search"
     assert tools.get("tool_69") is not None
     tools.find(["tool_69"])
     assert "tool_69" in tools.names
+
+
+# --- Definitions that would fill a call --------------------------------------------------------------------------------
+
+
+def described(name: str, size: int) -> JsonObject:
+    return tool(name, inputSchema={"type": "object", "description": "x" * size})
+
+
+@pytest.mark.parametrize("members", [{"limits": {"modelCallBytes": 400_000}}, {"model": {"contextWindow": 100_000}}])
+async def test_tools_whose_definitions_would_fill_a_call_are_found_by_search(members: JsonObject) -> None:
+    listed = [*(described(f"t{n}", 30_000) for n in range(5)), described("wanted", 30_000)]
+    runtime = runtime_of(facts(*listed, name="many"), search("wanted"), text("Done."))
+    runtime.limits = members.get("limits", {})
+    model = {"provider": "p", "id": "m", "inputs": ["text"], **members.get("model", {})}
+    await run(runtime, model=model)
+    assert names(runtime, 0) == ["many__t0", "many__t1", "many__t2", "tool_search"]
+    assert names(runtime, 1) == [*names(runtime, 0), "many__wanted"]
+
+
+async def test_a_small_tool_is_offered_though_a_large_one_stands_before_it() -> None:
+    runtime = runtime_of(facts(described("large", 9_000), described("huge", 9_000), tool("small"), name="many"))
+    runtime.limits = {"modelCallBytes": 60_000}
+    await run(runtime)
+    assert names(runtime, 0) == ["many__large", "many__small", "tool_search"]
+
+
+async def test_of_found_tools_that_would_fill_a_call_the_first_are_offered_no_longer() -> None:
+    listed = [{**described(name, 9_000), "deferred": True} for name in ("first", "second", "third")]
+    runtime = runtime_of(facts(*listed, name="many"), search("first"), search("second"), search("third"), text("Done."))
+    runtime.limits = {"modelCallBytes": 80_000}
+    await run(runtime)
+    assert names(runtime, 3) == ["tool_search", "many__second", "many__third"]
+
+
+async def test_a_tool_that_no_call_has_room_for_is_left_out_and_the_log_names_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runtime = runtime_of(facts(described("huge", 200_000), tool("small"), name="many"))
+    runtime.limits = {"modelCallBytes": 400_000}
+    await run(runtime)
+    assert names(runtime, 0) == ["many__small"]
+    (told,) = [record for record in caplog.records if record.getMessage() == "tool.left_out"]
+    assert told.fields["tool"] == "many__huge"  # type: ignore[attr-defined]
+    assert "room for 100000" in told.fields["why"]  # type: ignore[attr-defined]
