@@ -17,6 +17,7 @@ from pod_host.contract.encoding import encode
 from pod_host.contract.model_call import MODEL_CALLS_PATH, ModelChoice, ModelControls, ModelFailure
 from pod_host.contract.turn_start import TurnStart
 from pod_host.errors import ContractViolation, GateRefusal, GateUnavailable
+from pod_host.turn import fresh_token
 from pod_host.turn.call_bytes import CallBytes
 from pod_host.turn.candidates import Candidate, read_candidate, unusable
 from pod_host.turn.endings import Stopped, TurnFailure, TurnThrown, Waits
@@ -149,11 +150,12 @@ class ModelCalls:
 
     async def _post(self, body: bytes, execution: Execution) -> JsonObject:
         trace = self.start.trace
-        return await self.gates.call(
+        return await fresh_token.call(
+            self.gates,
+            self.run,
             MODEL_CALLS_PATH,
             body,
             key=execution.effect_id,
-            token=lambda: self.run.token,
             traceparent=execution.traceparent or (trace.traceparent if trace else None),
         )
 

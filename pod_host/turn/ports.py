@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from pod_host.client.room import Claim
 from pod_host.contract.base import JsonObject, Sent
-from pod_host.contract.work import RunGrant
+from pod_host.contract.work import RenewResult, RunGrant
 from pod_host.sandbox.outcomes import Outcome
 
 
@@ -24,6 +24,10 @@ class RunPort(Protocol):
 
     async def request(self, method: str, params: Sent) -> Any:
         """The method's result model. Raises RuntimeRefusal; ChannelClosed when the connection went."""
+        ...
+
+    async def renew(self) -> RenewResult:
+        """Keep the run, and take its new token when one comes. Raises as `request`."""
         ...
 
 

@@ -17,6 +17,7 @@ from pod_host.contract.base import JsonObject
 from pod_host.contract.canonical import canonical
 from pod_host.contract.model_call import TOOL_CALLS_PATH
 from pod_host.errors import GateRefusal, GateUnavailable
+from pod_host.turn import fresh_token
 from pod_host.turn.endings import Stopped
 from pod_host.turn.journal import Again, Execution, Fate, Known, Unknown
 from pod_host.turn.ports import GatePort, RunPort
@@ -83,7 +84,7 @@ class ToolGate:
 
     async def _post(self, path: str, body: bytes, key: str, traceparent: str | None, claim: Claim | None) -> JsonObject:
         call = partial(
-            self.gates.call, path, body, key=key, token=lambda: self.run.token, traceparent=traceparent, claim=claim
+            fresh_token.call, self.gates, self.run, path, body, key=key, traceparent=traceparent, claim=claim
         )
         try:
             return await self.stop.race(call)

@@ -21,7 +21,7 @@ from pod_host.contract.methods import HARNESS_ASKS
 from pod_host.contract.model_call import MODEL_CALLS_PATH, TOOL_CALLS_PATH, ModelCallBody
 from pod_host.contract.transcript import Entry, fold
 from pod_host.contract.turn_start import TurnStart
-from pod_host.contract.work import RunGrant
+from pod_host.contract.work import RenewResult, RunGrant
 from pod_host.errors import ChannelClosed, GateRefusal, RuntimeRefusal
 from pod_host.turn import FileCache, Turn
 from pod_host.turn.ports import SandboxPort
@@ -387,6 +387,11 @@ class Run:
     @property
     def token(self) -> str:
         return self.grant.token or ""
+
+    async def renew(self) -> RenewResult:
+        if self.closed:
+            raise ChannelClosed("it was lost")
+        return RenewResult(ok=True)
 
     async def request(self, method: str, params: Sent) -> Any:
         if self.closed:

@@ -13,7 +13,7 @@ from pod_host.contract.frames import HARNESS_ERROR_CODES
 from pod_host.contract.methods import HARNESS_ASKS
 from pod_host.contract.model_call import HTTP_CALLS_PATH, MCP_CONNECT_PATH, MCP_LIST_PATH, MODEL_CALLS_PATH
 from pod_host.contract.turn_start import TurnStart
-from pod_host.contract.work import RunGrant
+from pod_host.contract.work import RenewResult, RunGrant
 from pod_host.errors import ContractViolation, GateRefusal, GateUnavailable, RuntimeRefusal
 from pod_host.sandbox.outcomes import Completed, Failed, Outcome
 from pod_host.turn import FileCache, Released, Reported, Turn
@@ -86,6 +86,13 @@ class Runtime:
             return HARNESS_ASKS[method].read_result(self._mutated(self._answer(method, wire)))
         except ContractViolation as fault:
             raise RuntimeRefusal("invalid", str(fault)) from None
+
+    async def renew(self) -> RenewResult:
+        self._count()
+        if self._source.below(4) == 1:
+            raise RuntimeRefusal(pick(self._source, sorted(HARNESS_ERROR_CODES)), hostile.text(self._source))
+        self.token = hostile.text(self._source)
+        return RenewResult(ok=self._source.below(2) == 1)
 
     def _answer(self, method: str, params: JsonObject) -> Json:
         match method:
