@@ -3,7 +3,7 @@
 turn        one segment: `Turn`                      loop          who decides the next step: the agent loop
 model_calls where a model call is about to run       tool_calls    where a tool call is about to run
 journal     intent → run → outcome, never twice      toolset       tools, brought by providers (sandbox_tools)
-transcripts entries, encoded once, and their cache   projection    entries as prompt items
+transcripts entries, encoded once, and their cache   projection    entries as prompt items (blocks: of an answer)
 prompt      the system text                          results       results that fit
 call_bytes  a model call's body and hash             identity      the names of effects
 memory      the Agent's memory and its pinned index  wakes         schedule_wake

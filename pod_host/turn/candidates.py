@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.model_call import ModelFailure
+from pod_host.turn.blocks import in_shape
 from pod_host.turn.projection import json_text
 from pod_host.turn.text import readable
 
-_MEMBERS = ("output", "finishReason", "usage", "evidence")
+_MEMBERS = {"finishReason": str, "usage": dict, "evidence": dict}
 _NAME_CHARACTERS = 256  # of a call's id and name: longer ones are no names, and results carry both
 
 
@@ -26,7 +27,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """``wire`` is what the transcript keeps: the answer as it came, but for calls without a usable id or name."""
+    """``wire`` is what the transcript keeps: the answer as it came, but for what is not in its shape, and calls without a
+    usable id or name."""
 
     wire: JsonObject
     calls: tuple[Call, ...]
@@ -42,20 +44,23 @@ def read_candidate(value: Json) -> Candidate | None:
     if isinstance(value, str):
         value = {"output": [{"type": "text", "text": value}]}
     blocks = value.get("output") if isinstance(value, dict) else None
-    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+    if not isinstance(blocks, list):
         return None
     output: list[JsonObject] = []
     calls: list[Call] = []
-    for block in blocks:
-        if block.get("type") != "tool-call":
-            output.append(block)
-            continue
-        index = len(calls)
-        named = {**block, "id": _named(block.get("id"), f"call-{index}"), "name": _named(block.get("name"), "unnamed")}
-        cut = value.get("finishReason") == "length" and len(output) == len(blocks) - 1
-        calls.append(Call(index, named["id"], named["name"], block.get("args"), cut))
-        output.append(named)
-    wire = {name: value[name] for name in _MEMBERS if value.get(name) is not None}
+    for place, block in enumerate(blocks):
+        if isinstance(block, dict) and block.get("type") == "tool-call":
+            index = len(calls)
+            call_id, name = _named(block.get("id"), f"call-{index}"), _named(block.get("name"), "unnamed")
+            cut = value.get("finishReason") == "length" and place == len(blocks) - 1
+            calls.append(Call(index, call_id, name, block.get("args"), cut))
+            block = {**block, "id": call_id, "name": name}
+        shaped = in_shape(block)
+        if shaped is not None:
+            output.append(shaped)
+    wire = {name: value[name] for name, kind in _MEMBERS.items() if isinstance(value.get(name), kind)}
+    if "usage" in wire:
+        wire["usage"] = {name: count for name, count in wire["usage"].items() if _is_count(count)}
     return Candidate({**wire, "output": output}, tuple(calls))
 
 
@@ -84,8 +89,12 @@ def _named(value: Json, otherwise: str) -> str:
     return readable(value)
 
 
+def _is_count(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _shown(block: JsonObject) -> str:
-    if block.get("type") == "json":
-        return json_text(block.get("value"))
-    text = block.get("text")
-    return text if block.get("type") == "text" and isinstance(text, str) else ""
+    if block["type"] == "json":
+        return json_text(block["value"])
+    text: str = block["text"] if block["type"] == "text" else ""
+    return text

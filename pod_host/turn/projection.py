@@ -15,6 +15,7 @@ from pod_host.contract.canonical import canonical
 from pod_host.contract.model_call import input_kind
 from pod_host.contract.transcript import Entry
 from pod_host.contract.turn_start import TurnStart
+from pod_host.turn.blocks import in_shape
 from pod_host.turn.window import Window
 
 _PAYLOAD_MEMBERS = {
@@ -81,7 +82,7 @@ def prompt_items(entry: Entry, reader: Reader, *, aged: bool = False) -> list[Js
     if kind == "input":
         return _input(entry.get("event") or {}, reader)
     if kind == "candidate":
-        return _candidate(entry.get("candidate") or {}, current=entry.get("turnId") == reader.turn_id)
+        return _candidate(entry, current=entry.get("turnId") == reader.turn_id)
     if kind == "tool-results":
         return [_tool_result(result, reader, aged=aged) for result in entry.get("results") or []]
     if kind == "compaction":
@@ -97,8 +98,14 @@ def depends_on_turn(entry: Entry) -> bool:
     """Whether the entry's items differ between its own turn and later ones."""
     if entry.get("kind") != "candidate":
         return False
-    blocks = (entry.get("candidate") or {}).get("output") or []
-    return any(block.get("type") == "reasoning" and _only_its_turn(block) for block in blocks)
+    return any(block["type"] == "reasoning" and _only_its_turn(block) for block in answer_blocks(entry))
+
+
+def answer_blocks(entry: Entry) -> list[JsonObject]:
+    """The blocks of a model's answer that are in their shape; of another entry none."""
+    output = (entry.get("candidate") or {}).get("output")
+    blocks = output if isinstance(output, list) else []
+    return [shaped for block in blocks if (shaped := in_shape(block))]
 
 
 def holds_files(entry: Entry) -> bool:
@@ -182,32 +189,35 @@ def _inlined(part: JsonObject, facts: FileFacts, most: int) -> tuple[str, int]:
     return f"{file_note(media_type, reference, 'its text')}\n{text}\n{file_note(media_type, reference, end)}", used
 
 
-def _candidate(candidate: JsonObject, *, current: bool) -> list[JsonObject]:
-    parts = [part for block in candidate.get("output") or [] if (part := _part(block, current=current))]
-    if not parts:
-        return []
-    item = _message("assistant", parts)
-    producer = ((candidate.get("evidence") or {}).get("extras") or {}).get("producer")
-    if isinstance(producer, dict):
-        item["producer"] = producer
-    return [item]
+def _candidate(entry: Entry, *, current: bool) -> list[JsonObject]:
+    parts = [part for block in answer_blocks(entry) if (part := _part(block, current=current))]
+    return [{**_message("assistant", parts), **_producer(entry["candidate"])}] if parts else []
+
+
+def _producer(candidate: JsonObject) -> JsonObject:
+    """Which model answered, where the answer says it in the shape that a prompt takes."""
+    extras = (candidate.get("evidence") or {}).get("extras")
+    producer = extras.get("producer") if isinstance(extras, dict) else None
+    if not isinstance(producer, dict):
+        return {}
+    named = {name: producer[name] for name in ("provider", "api", "model") if isinstance(producer.get(name), str)}
+    return {"producer": named} if {"provider", "model"} <= named.keys() else {}
 
 
 def _part(block: JsonObject, *, current: bool) -> JsonObject | None:
-    kind = block.get("type")
-    if kind == "text":
-        return _with_metadata(_text(block["text"]), block) if _visible(block) else None
-    if kind == "json":
-        return _text(json_text(block.get("value")))
-    if kind == "reasoning":
-        if not block.get("providerMetadata") or (_only_its_turn(block) and not current):
-            return None
-        return _with_metadata({"type": "reasoning", "text": block.get("text") or ""}, block)
-    if kind == "tool-call":
-        args = block.get("args")
-        call = {"type": "tool-call", "id": block["id"], "name": block["name"]}
-        return _with_metadata({**call, "args": args if isinstance(args, dict) else {}}, block)
-    return None
+    """``block``: in its shape."""
+    match block["type"]:
+        case "text":
+            return _with_metadata(_text(block["text"]), block) if _visible(block) else None
+        case "json":
+            return _text(json_text(block["value"]))
+        case "reasoning":
+            if not block.get("providerMetadata") or (_only_its_turn(block) and not current):
+                return None
+            return _with_metadata({"type": "reasoning", "text": block["text"]}, block)
+        case _:
+            call = {"type": "tool-call", "id": block["id"], "name": block["name"], "args": block["args"]}
+            return _with_metadata(call, block)
 
 
 def _tool_result(result: JsonObject, reader: Reader, *, aged: bool) -> JsonObject:

@@ -8,7 +8,7 @@ from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.canonical import canonical
 from pod_host.contract.transcript import Entry
-from pod_host.turn.projection import file_note, instructions_text, json_text, shortened, user_text
+from pod_host.turn.projection import answer_blocks, file_note, instructions_text, json_text, shortened, user_text
 
 _SYSTEM = """You write the summary that will stand in place of the older part of a conversation between a user and an \
 assistant that works with tools. Whoever goes on from there has your summary, and not that part.
@@ -42,7 +42,7 @@ def told(entry: Entry) -> list[str]:
     if kind == "input":
         return [f"User:\n{text}" for text in _message(entry.get("event") or {})]
     if kind == "candidate":
-        return list(_answer((entry.get("candidate") or {}).get("output") or []))
+        return list(_answer(answer_blocks(entry)))
     if kind == "tool-results":
         return [_result(result) for result in entry.get("results") or []]
     return []
@@ -74,13 +74,13 @@ def _message(event: JsonObject) -> Iterator[str]:
 
 def _answer(blocks: Sequence[JsonObject]) -> Iterator[str]:
     for block in blocks:
-        kind = block.get("type")
-        if kind == "text" and str(block.get("text") or "").strip():
+        kind = block["type"]
+        if kind == "text" and block["text"].strip():
             yield f"Assistant:\n{shortened(block['text'], limits.SUMMARY_TEXT_CHARACTERS)}"
         elif kind == "json":
-            yield f"Assistant:\n{_payload(block.get('value'))}"
+            yield f"Assistant:\n{_payload(block['value'])}"
         elif kind == "tool-call":
-            yield f"Assistant called {block.get('name')} with:\n{_payload(block.get('args'))}"
+            yield f"Assistant called {block['name']} with:\n{_payload(block['args'])}"
 
 
 def _result(result: JsonObject) -> str:
