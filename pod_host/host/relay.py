@@ -45,6 +45,7 @@ class Relay:
         self._token: str | None = None
         self._listener: socket.socket | None = None
         self._process: _Process | None = None
+        self._tried = asyncio.Event()  # the first process came up, or did not
         self._keeper: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
 
@@ -55,7 +56,8 @@ class Relay:
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     async def start(self) -> None:
-        """Raises ConfigurationError when there is no loopback to listen on. From here on the process is kept alive."""
+        """Returns once the process is there, with all its threads, or could not be started. From here on it is kept alive.
+        Raises ConfigurationError when there is no loopback to listen on."""
         try:
             self._listener = socket.create_server(("127.0.0.1", 0), backlog=limits.RELAY_BACKLOG)
         except OSError as fault:
@@ -63,6 +65,7 @@ class Relay:
                 [f"POD_HOST_EGRESS is 'relay'; 127.0.0.1 cannot be listened on: {fault}"]
             ) from None
         self._keeper = asyncio.create_task(self._keep(), name="relay")
+        await self._tried.wait()
 
     async def stop(self) -> None:
         for task in (self._keeper, self._telling):
@@ -90,6 +93,7 @@ class Relay:
                 await self._live()
             except OSError as fault:
                 log.warning("relay.failed", reason=str(fault))
+                self._tried.set()
             if time.monotonic() - began >= limits.RELAY_BACKOFF_RESET_SECONDS:
                 wait = limits.RELAY_BACKOFF_FIRST_SECONDS
             await asyncio.sleep(wait)
@@ -99,7 +103,9 @@ class Relay:
         assert self._listener is not None
         process = self._process = _Process(self._listener)
         try:
-            if await process.ready():
+            came_up = await process.ready()
+            self._tried.set()
+            if came_up:
                 log.info("relay.started", pid=process.pid, url=self.url)
                 await self._tell()
             code = await process.ended()

@@ -64,9 +64,29 @@ async def status(relay: Relay) -> int:
     return int(answer.split()[1])
 
 
+def status_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/status").read_text()
+
+
 def pid_of(relay: Relay) -> int:
     assert relay._process is not None
     return relay._process.pid
+
+
+async def test_once_started_its_process_is_there_and_confined(relay: Relay) -> None:
+    """The worker, which starts next, keeps commands from the threads that are there."""
+    told = status_of(pid_of(relay))
+    assert "\nNoNewPrivs:\t1\n" in told
+    assert "\nThreads:\t1\n" in told
+
+
+async def test_one_that_cannot_start_holds_nothing_up(egress: Egress, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pod_host.host.relay.sys.executable", "/nonexistent/python")
+    made = Relay(egress.url, "nylorun")
+    async with asyncio.timeout(WAIT):
+        await made.start()
+    assert made._process is None
+    await made.stop()
 
 
 async def test_it_adds_the_token_of_the_moment(relay: Relay, egress: Egress) -> None:
