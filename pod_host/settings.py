@@ -5,6 +5,8 @@ All faults are told together, one line each: the variable, the value at fault (n
 
 from __future__ import annotations
 
+import difflib
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +31,9 @@ _POD_UID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _ID_CHARACTERS: Final = 512  # of any id on the wire
 _UID_MOST: Final = 2**31 - 1
 _SHOWN_CHARACTERS: Final = 80  # of a value at fault
+_PREFIXES: Final = ("POD_HOST_", "NYLORUN_")
+_OF_A_SERVICE: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT|PORT)(_\w+)?$")  # as the kubelet names them
+_ALIKE: Final = 0.9  # of 1, as difflib counts: one letter of a short name
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,8 @@ class Settings:
     ``log_format`` None: text on a terminal, else JSON. ``required_confinement``: a host that lacks one of these
     protections does not start. ``in_cluster``: a kubelet started us, so every file is the image's or a volume's.
     ``home``: of whoever started us. ``egress``: whether commands reach the egress proxy themselves, or by the relay.
-    ``otlp_endpoint``: the operator's collector of spans, by OTLP over HTTP; None: no spans."""
+    ``otlp_endpoint``: the operator's collector of spans, by OTLP over HTTP; None: no spans. ``misspelt``: a sentence for
+    each variable that is no setting and looks like one."""
 
     sandbox_id: str
     pod_uid: str
@@ -74,10 +80,11 @@ class Settings:
     home: Path | None
     otlp_endpoint: str | None
     egress: Egress
+    misspelt: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Settings:
-        """Raises ConfigurationError with every fault. Looks at no file but POD_HOST_RUNTIME_CA's: the rest is for whoever
+        """Raises ConfigurationError with every fault. Looks into no file but POD_HOST_RUNTIME_CA's: the rest is for whoever
         uses it."""
         reader = _Reader(environ)
         settings = cls(
@@ -105,9 +112,11 @@ class Settings:
             egress=reader.optional("POD_HOST_EGRESS", _egress, "direct"),
             in_cluster=bool(environ.get("KUBERNETES_SERVICE_HOST", "").strip()),
             home=_home(environ.get("HOME", "")),
+            misspelt=reader.misspelt(),
         )
         if settings.egress == "relay" and (settings.egress_proxy or "").lower().startswith("https:"):
             reader.faults.append("POD_HOST_EGRESS is 'relay'; the relay reaches an http NYLORUN_EGRESS_PROXY alone")
+        reader.faults += _within_reach(settings)
         if reader.faults:
             raise ConfigurationError(reader.faults)
         return settings
@@ -142,6 +151,7 @@ class _Reader:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
+        self._known: set[str] = set()
         self.faults: list[str] = []
 
     def required(self, name: str, parse: Callable[[str], Value], placeholder: Value) -> Value:
@@ -151,6 +161,7 @@ class _Reader:
         return self.optional(name, parse, placeholder)
 
     def optional(self, name: str, parse: Callable[[str], Value], default: Value) -> Value:
+        self._known.add(name)
         text = self._environ.get(name, "").strip()
         if not text:
             return default
@@ -164,10 +175,31 @@ class _Reader:
         root = self.optional("NYLORUN_HARNESS_ROOT", _absolute, Path("/harness"))
         return self.optional("POD_HOST_HARNESS_DIR", _absolute, root)
 
+    def misspelt(self) -> tuple[str, ...]:
+        """To be called when all are read. No faults: a Service whose name begins like ours puts variables there, too."""
+        found = []
+        for name in sorted(self._environ):
+            if name.startswith(_PREFIXES) and name not in self._known and not _OF_A_SERVICE.search(name):
+                for meant in difflib.get_close_matches(name, self._known, 1, _ALIKE):
+                    found.append(f"{name} is no setting; did you mean {meant}?")
+        return tuple(found)
+
     def api_server(self) -> Address:
         """What no pod of a sandbox may reach: the cluster's API server, as the kubelet names it."""
         host = self._environ.get("KUBERNETES_SERVICE_HOST", "").strip() or "10.96.0.1"
         return Address(host, self.optional("KUBERNETES_SERVICE_PORT", _port, 443))
+
+
+def _within_reach(settings: Settings) -> list[str]:
+    """What must be kept from commands cannot lie where they make files: the kernel would open the one or close the other."""
+    hidden = {"the join file": settings.join_file, "the host's own directory": settings.harness_dir}
+    open_to_commands = {"POD_HOST_WORKSPACE_DIR": settings.workspace_dir, "POD_HOST_SKILLS_DIR": settings.skills_dir}
+    return [
+        f"{name} is {_shown(str(around))}; {what} is {_shown(str(path))}, and must lie outside of it"
+        for name, around in open_to_commands.items()
+        for what, path in hidden.items()
+        if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(around))
+    ]
 
 
 def _shown(text: str) -> str:

@@ -104,6 +104,33 @@ def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
     assert "hunter2" not in fault
 
 
+@pytest.mark.parametrize("variable", ["POD_HOST_WORKSPACE_DIR", "POD_HOST_SKILLS_DIR"])
+@pytest.mark.parametrize(
+    ("hidden", "below"), [("POD_HOST_HARNESS_DIR", ""), ("POD_HOST_HARNESS_DIR", "h"), (None, "t")]
+)
+def test_what_is_hidden_from_commands_cannot_lie_where_they_write(
+    tmp_path: Path, variable: str, hidden: str | None, below: str
+) -> None:
+    """The kernel would open the host's directory to them, or close the workspace."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    place = {hidden or "NYLORUN_SANDBOX_JOIN_FILE": str(tmp_path / "real" / below)}
+    (fault,) = faults_of(**place, **{variable: str(tmp_path / "link")})
+    assert fault.startswith(f"{variable} is ")
+    assert "must lie outside of it" in fault
+    Settings.read({**POD, **place, variable: str(tmp_path / "real-not")})
+
+
+def test_the_workspace_may_lie_in_the_hosts_directory() -> None:
+    Settings.read({**POD, "POD_HOST_WORKSPACE_DIR": "/harness/workspace"})
+
+
+def test_a_variable_that_is_nearly_a_setting_is_told_and_one_of_a_service_is_not() -> None:
+    others = {"POD_HOST_PYTHON": "x", "POD_HOST_SLOTS_PORT": "tcp://10.0.0.1:80", "POD_HOST_SLOTS_SERVICE_HOST": "x"}
+    settings = Settings.read({**POD, **others, "POD_HOST_HARNES_DIR": "/h"})
+    assert settings.misspelt == ("POD_HOST_HARNES_DIR is no setting; did you mean POD_HOST_HARNESS_DIR?",)
+
+
 def test_an_empty_variable_counts_as_unset() -> None:
     settings = Settings.read({**POD, "NYLORUN_EGRESS_PROXY": "", "POD_HOST_SLOTS": "  "})
     assert settings.egress_proxy is None

@@ -27,6 +27,8 @@ def main(settings: Settings) -> int:
     settings name cannot be used, the sandbox among it. (70 is the watchdog's own.)"""
     hardening.harden()
     log.configure(settings.log_level, settings.log_format)
+    for line in settings.misspelt:
+        log.get_log().warning("settings.misspelt", reason=line)
     from pod_host.client import runtime_tls
     from pod_host.host.life import Host  # here, where a signal still ends the process at once: this takes a while
 

@@ -73,7 +73,6 @@ class Host:
     async def run(self, stopping: asyncio.Event) -> None:
         """Returns once ``stopping`` is set and everything is given back. Raises NetworkGateError, ConfigurationError
         when a directory cannot be used, SandboxError when the worker cannot start at all; nothing else ends it."""
-        await self._status.start()
         living = asyncio.create_task(self._live(), name="life")
         told = asyncio.create_task(stopping.wait(), name="shutdown")
         try:
@@ -96,6 +95,8 @@ class Host:
     # --- the way up ---------------------------------------------------------------------------------------------------
 
     async def _live(self) -> None:
+        self._make_directories()
+        await self._status.start()
         if self._settings.network_gate:
             await pass_network_gate(self._settings.probes, self._settings.harness_address)
         else:
@@ -113,15 +114,18 @@ class Host:
         finally:
             renewing.cancel()
 
-    async def _start_worker(self) -> None:
+    def _make_directories(self) -> None:
+        """Before all else: status needs the host's own, and the worker's domain names the trust bundle's."""
         harness_dir = self._settings.harness_dir
         try:
-            make_trust_directory(harness_dir)  # before the worker: its domain names it
+            make_trust_directory(harness_dir)
         except OSError as fault:
             why = os.strerror(fault.errno or 0)
             raise ConfigurationError(
                 [f"POD_HOST_HARNESS_DIR is {str(harness_dir)!r}; it cannot be used: {why}"]
             ) from None
+
+    async def _start_worker(self) -> None:
         await self._sandbox.start()
         confinement = self._sandbox.confinement
         log.info(

@@ -5,6 +5,7 @@
 
 Event names are stable; tools may match on them:
 
+    settings.misspelt                                 a variable that looks like a setting and is none
     gate.waiting gate.open gate.passed gate.failed gate.off    the network gate
     join.done join.refused join.unavailable           host/join, and what keeps it from being asked
     renew.done renew.refused renew.unavailable        host/renew

@@ -195,7 +195,7 @@ def read_status(harness_dir: Path) -> Status:
     except TimeoutError:
         raise NoStatus(f"the host of {harness_dir} does not answer") from None
     except OSError:
-        raise NoStatus(f"no host runs on {harness_dir}") from None
+        raise NoStatus(f"no host runs on {harness_dir}, which is POD_HOST_HARNESS_DIR") from None
     try:
         return Status.model_validate_json(answer)
     except ValidationError:

@@ -117,6 +117,21 @@ async def test_what_would_fail_is_told_and_the_exit_code_is_1(pod: Path, core: C
     assert seen.of("network", "Harness API")[0] == "ok"
 
 
+async def test_directories_that_cannot_be_together_are_told_once_and_the_rest_is_looked_at(
+    pod: Path, core: Core, egress: str
+) -> None:
+    environment = healthy(pod, core, egress) | {"POD_HOST_WORKSPACE_DIR": "/", "POD_HOST_SLOT": "4"}
+    seen = await examine(environment)
+    assert seen.code == 1
+    failed = [(one["subject"], one["name"]) for one in seen.findings if one["state"] == "failure"]
+    assert failed == [("environment", "POD_HOST_WORKSPACE_DIR")] * 2
+    assert seen.of("environment", "misspelt") == (
+        "warning",
+        "POD_HOST_SLOT is no setting; did you mean POD_HOST_SLOTS?",
+    )
+    assert seen.of("disk", "host's directory")[0] == "ok"
+
+
 async def test_anywhere_else_it_says_what_is_missing_and_looks_at_the_rest() -> None:
     seen = await examine({"PATH": os.environ["PATH"]})
     assert seen.code == 1

@@ -151,10 +151,19 @@ async def test_many_connections_that_say_nothing_do_not_keep_others_out_for_long
         made.close()
 
 
+async def test_a_directory_that_is_not_there_yet_is_made_and_has_status(
+    start_host: StartHost, core: Core, pod: Path
+) -> None:
+    (pod / "harness").rmdir()
+    await start_host()
+    await core.connected()
+    assert (await ask(pod))[0] == 0
+
+
 def test_without_a_host_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.setenv("POD_HOST_HARNESS_DIR", str(tmp_path))
     assert main(["status"]) == 1
-    assert capsys.readouterr().err == f"pod-host: no host runs on {tmp_path}\n"
+    assert capsys.readouterr().err == f"pod-host: no host runs on {tmp_path}, which is POD_HOST_HARNESS_DIR\n"
     with socket.socket(socket.AF_UNIX) as left:  # by a host that was killed
         left.bind(str(tmp_path / SOCKET))
     (tmp_path / COOKIE).write_text("x" * 64)

@@ -31,7 +31,7 @@ async def examine(environ: Mapping[str, str]) -> list[Finding]:
     if "NYLORUN_SANDBOX_JOIN_FILE" not in at_fault:
         findings += look_at_join_file(settings)
     findings += await look_at_network(settings, at_fault)
-    findings += look_at_disks(settings)
+    findings += look_at_disks(settings, at_fault)
     findings += look_at_kernel()
     findings += await look_into_sandbox(settings, environ)
     return findings

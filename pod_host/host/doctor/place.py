@@ -25,6 +25,8 @@ _STAND_INS: Final = {
     "NYLORUN_SANDBOX_JOIN_FILE": "/nonexistent/join/token",
     "NYLORUN_HARNESS_URL": "http://127.0.0.1:1",
     "NYLORUN_GATES_URL": "http://127.0.0.1:1",
+    "POD_HOST_WORKSPACE_DIR": "/nonexistent/workspace",
+    "POD_HOST_SKILLS_DIR": "/nonexistent/skills",
 }
 
 
@@ -48,6 +50,7 @@ def read_settings(environ: Mapping[str, str]) -> tuple[Settings, frozenset[str],
             break
     if not findings:
         findings.append(Finding("environment", "launch contract", "ok", "every variable can be read"))
+    findings += [Finding("environment", "misspelt", "warning", line) for line in settings.misspelt]
     if settings.egress_proxy is None:
         says = "NYLORUN_EGRESS_PROXY is empty: commands get no proxy, and in a pod reach nothing"
         findings.append(Finding("environment", "egress", "warning", says))
@@ -64,17 +67,18 @@ def look_at_join_file(settings: Settings) -> list[Finding]:
     return [Finding("join", "token", "ok", f"{settings.join_file} holds one, of {len(token)} characters")]
 
 
-def look_at_disks(settings: Settings) -> list[Finding]:
+def look_at_disks(settings: Settings, at_fault: frozenset[str]) -> list[Finding]:
     findings = []
     uid = settings.sandbox_uid if os.geteuid() == 0 else os.geteuid()
     places = (
-        ("host's directory", settings.harness_dir, None),
-        ("workspace", settings.workspace_dir, uid),
-        ("skills", settings.skills_dir, None),
-        ("temporary", Path(tempfile.gettempdir()), uid),
+        ("host's directory", "POD_HOST_HARNESS_DIR", settings.harness_dir, None),
+        ("workspace", "POD_HOST_WORKSPACE_DIR", settings.workspace_dir, uid),
+        ("skills", "POD_HOST_SKILLS_DIR", settings.skills_dir, None),
+        ("temporary", "", Path(tempfile.gettempdir()), uid),
     )
-    for name, path, user in places:
-        findings.append(_look_at_directory(name, path, user))
+    for name, variable, path, user in places:
+        if variable not in at_fault:
+            findings.append(_look_at_directory(name, path, user))
     findings.append(_look_at_volume_id(settings.harness_dir))
     return findings
 
