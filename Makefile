@@ -13,7 +13,7 @@ export MESSAGE
 
 # One message (MESSAGE="…") or a chat, against the embedded Runtime, through the real host.
 dev: $(VENV)/.dev
-	@exec $(BIN)/pod-host dev $${MESSAGE:+--message "$$MESSAGE"} $(ARGS)
+	@exec $(BIN)/pod-host dev $${MESSAGE:+"--message=$$MESSAGE"} $(ARGS)
 
 test: $(VENV)/.test lint types imports unit
 
@@ -62,9 +62,10 @@ $(VENV)/.made:
 fuzz: $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(TARGETS)
 
-# What a step of a turn costs, beside the floor measured in the same run.
+# What a user would feel, beside what they would use instead: all benches (ARGS="NAME …": some; ARGS=--short: fewer rounds, and
+# a failure when a number is off by more than half). See docs/performance.md.
 bench: $(VENV)/.dev
-	@$(BIN)/python -m bench.step_cost $(ARGS)
+	@$(BIN)/python -m bench $(ARGS)
 
 # Both images, by docker, podman or buildah. BASE_IMAGE=… and ENGINE=… choose; see image/build.sh.
 image:

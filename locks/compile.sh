@@ -15,3 +15,4 @@ compile locks/test.lock pyproject.toml locks/build.in --extra dev --extra otel -
 compile locks/build.lock locks/build.in -c locks/dev.lock
 compile locks/image.lock locks/image.in -c locks/test.lock
 compile locks/fuzz.lock locks/fuzz.in -c locks/test.lock
+compile locks/peers.lock locks/peers.in

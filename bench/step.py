@@ -2,36 +2,36 @@
 
 A turn runs against a Runtime of three functions in this process, so what is measured is our own work: the projection of the
 new entries, the request hash, the call's body, the journal. Beside it stands the floor that no harness can avoid, measured in
-the same run: SHA-256 over the call's body, and the body through a socket.
+the same run: SHA-256 over the call's body, and sending the body; where it stands beside, our step sends it too.
 
-    python -m bench.step_cost [--steps N] [--entries N …]
+    python -m bench.step
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import hashlib
-import platform
 import socket
-import statistics
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from bench.budgets import BUDGETS
+from bench.rows import Check, Row
+from bench.running import alone
+from bench.series import Series
 from pod_host.client import Claim, Room
 from pod_host.contract.base import JsonObject, Sent
 from pod_host.contract.encoding import decode
 from pod_host.contract.methods import HARNESS_ASKS
 from pod_host.contract.transcript import Entry
 from pod_host.contract.turn_start import TurnStart
-from pod_host.contract.work import RunGrant
+from pod_host.contract.work import RenewResult, RunGrant
 from pod_host.sandbox.outcomes import Completed
 from pod_host.turn import FileCache, Reported, TranscriptCache, Turn
 
-STEPS = 30
+STEPS = 30  # of one turn: a longer one is cut
 ENTRIES = (10, 10_000)
 WORDS = "The quick brown fox jumps over the lazy dog, and then it reads one more file of the workspace. " * 8
 FIRST_STEPS = 3  # not counted: caches of a new process
@@ -59,6 +59,9 @@ class Runtime:
         if method == "effect.outcome":
             answers[method] = {"status": "completed", "outcome": {"value": params.wire().get("value")}}
         return HARNESS_ASKS[method].read_result(answers.get(method, {}))
+
+    async def renew(self) -> RenewResult:
+        return RenewResult(ok=True)
 
     def claim(self) -> Claim:
         return Room(1).claim()
@@ -155,8 +158,8 @@ async def steps_of(entries: list[Entry], steps: int) -> tuple[list[float], bytes
     return between[FIRST_STEPS:], runtime.body
 
 
-def floor_of(body: bytes, rounds: int) -> list[float]:
-    """CPU seconds of SHA-256 over the body and of its way through a socket."""
+def floor_of(body: bytes, rounds: int) -> tuple[list[float], list[float]]:
+    """CPU seconds of SHA-256 over the body, and of sending it."""
     ours, theirs = socket.socketpair()
 
     def drain() -> None:
@@ -165,40 +168,38 @@ def floor_of(body: bytes, rounds: int) -> list[float]:
 
     reader = threading.Thread(target=drain)
     reader.start()
-
-    def once() -> None:
-        hashlib.sha256(body).digest()
-        ours.sendall(body)
-
-    times = [_cpu(once) for _ in range(rounds)]
+    hashes = [_cpu(lambda: hashlib.sha256(body).digest()) for _ in range(rounds)]
+    sends = [_cpu(lambda: ours.sendall(body)) for _ in range(rounds)]
     ours.close()
     reader.join()
     theirs.close()
-    return times
+    return hashes, sends
 
 
-def _cpu(work: Callable[[], None]) -> float:
-    before = time.process_time()
+def _cpu(work: Callable[[], object]) -> float:
+    """Of this thread alone: who reads is not us."""
+    before = time.thread_time()
     work()
-    return time.process_time() - before
+    return time.thread_time() - before
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--entries", type=int, nargs="+", default=list(ENTRIES))
-    asked = parser.parse_args()
-    print(f"{platform.machine()}, {platform.system()} {platform.release()}, Python {platform.python_version()}")
-    print(f"{'entries':>8} {'body KiB':>9} {'step ms p50':>12} {'p99':>8} {'floor ms':>9} {'step / floor':>13}")
-    for count in asked.entries:
-        times, body = asyncio.run(steps_of(conversation(count), asked.steps + FIRST_STEPS))
-        floor = statistics.median(floor_of(body, asked.steps))
-        middle, most = statistics.median(times), sorted(times)[max(int(len(times) * 0.99) - 1, 0)]
-        print(
-            f"{count:>8} {len(body) // 1024:>9} {middle * 1e3:>12.2f} {most * 1e3:>8.2f} {floor * 1e3:>9.2f}"
-            f" {middle / floor if floor else 0:>13.2f}"
-        )
+async def measure(short: bool) -> list[Row]:
+    rows = []
+    for count in ENTRIES:
+        times: list[float] = []
+        for _ in range(1 if short else 4):
+            more, body = await steps_of(conversation(count), STEPS + FIRST_STEPS)
+            times += more
+        hashes, sends = floor_of(body, len(times))
+        step, send = Series.of(times, 1e3), Series.of(sends, 1e3)
+        floor = Series.of(hashes, 1e3).median + send.median
+        limit = BUDGETS.step_cpu_ms if count == ENTRIES[0] else BUDGETS.step_cpu_ms + BUDGETS.long_step_ratio * floor
+        ours = Series.of(step.values if count == ENTRIES[0] else (value + send.median for value in step.values))
+        name = f"a step's CPU, {count} entries, {len(body) / 2**20:.2g} MiB"
+        beside = ("SHA-256, send", Series((floor,)))
+        rows.append(Row.of(name, "ms", ours, beside=beside, checks=[Check(ours.median, round(limit, 2))]))
+    return rows
 
 
 if __name__ == "__main__":
-    main()
+    alone("step", measure)
