@@ -15,7 +15,7 @@ from tests.attack.rig import cmdline
 from tests.endurance.pod import Pod
 from tests.sandbox.conftest import processes_of
 
-SHELLS_AHEAD: Final = 8  # the most that may stand ready, one use each
+SHELL_PIPES: Final = 3  # that the worker holds of each shell that stands ready: its gate, and its output
 DESCRIPTORS_MORE: Final = 3  # than at the first rest: an idle connection to a gate is closed when the next is needed
 MEMORY_MORE_MIB: Final = 96  # than at the first rest of the same life: the transcript cache alone may hold 64
 MIB: Final = 1024 * 1024
@@ -23,7 +23,8 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True)
 class Look:
-    """One process at rest. ``descriptors`` by what they are on; empty where we may not look."""
+    """One process at rest. ``descriptors`` by what they are on, but for those of ``shells`` that stand ready; empty where
+    we may not look."""
 
     pid: int
     threads: int
@@ -31,13 +32,15 @@ class Look:
     descriptors: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def at(cls, pid: int) -> Look:
+    def at(cls, pid: int, shells: int = 0) -> Look:
         status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         descriptors: Counter[str] = Counter()
         with suppress(PermissionError):
             for path in Path(f"/proc/{pid}/fd").iterdir():
                 with suppress(FileNotFoundError):
                     descriptors[os.readlink(path).split(":")[0].split("/")[0] or "file"] += 1
+        if descriptors["pipe"]:
+            descriptors["pipe"] -= SHELL_PIPES * shells
         return cls(pid, int(status["Threads"]), int(status["VmRSS"].split()[0]) / 1024, descriptors)
 
     def more_than(self, before: Look, name: str) -> Iterator[str]:
@@ -51,31 +54,34 @@ class Look:
 
 
 def processes(pod: Pod) -> Iterator[str]:
-    """All but init, host, worker, zygote, and the shells that stand ready."""
+    """All but init, host, worker, zygote, and the shells that stand ready: idle ones, each for one use."""
     host, worker, zygote = pod.host, pod.worker, pod.zygote
     if not (host and worker and zygote):
         yield f"host {host}, worker {worker}, zygote {zygote}"
         return
-    ready = set(processes_of(zygote)) | set(processes_of(worker))
-    waiting = 0
+    ready = shells(pod)
     for pid, state in pod.inhabitants().items():
         if pid in (host, worker, zygote):
             if state in "ZXT":
                 yield f"process {pid} is in state {state}"
             continue
         told = cmdline(pid).replace(b"\0", b" ").decode(errors="replace")[:120]
-        if state == "Z" or pid not in ready or b"endurance" in cmdline(pid) or not _is_shell(pid):
+        if state == "Z" or pid not in ready:
             yield f"process {pid} ({state}) {told}"
-        else:
-            waiting += 1
-    if waiting > SHELLS_AHEAD:
-        yield f"{waiting} shells stand ready"
+    if len(ready) > limits.SHELLS_AHEAD:
+        yield f"{len(ready)} shells stand ready"
 
 
-def _is_shell(pid: int) -> bool:
-    with suppress(OSError):
-        return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in ("bash", "sh", "dash")
-    return False
+def shells(pod: Pod) -> set[int]:
+    """Those that stand ready: bash, a child of ours, with none of its own and nothing of a command in its arguments."""
+    parents = [pid for pid in (pod.worker, pod.zygote) if pid]
+    children = [pid for parent in parents for pid in processes_of(parent) if pid not in parents]
+    return {pid for pid in children if _is_idle_bash(pid)}
+
+
+def _is_idle_bash(pid: int) -> bool:
+    program, *arguments = cmdline(pid).split(b"\0")
+    return program.endswith(b"bash") and not b" ".join(arguments[1:]).strip() and not processes_of(pid)
 
 
 def files(pod: Pod) -> Iterator[str]:

@@ -14,7 +14,7 @@ from tests.endurance.runtime import Down, Refused, Runtime
 
 TURNS_OF_SESSION: Final = 20
 ENDS: Final = ("turn.completed", "turn.failed", "turn.cancelled")
-PAUSE: Final = 0.1  # before the Runtime, or a host, is looked for again
+PAUSE: Final = 0.25  # before the Runtime, or a host, is looked for again
 
 
 @dataclass
@@ -232,6 +232,7 @@ class Load:
             await asyncio.sleep(chance.random() * 0.05)
 
     async def _call(self, made: Exec, leaves_after: float) -> None:
+        await self.runtime.ready.wait()
         what = {"bash": "exec"}.get(made.call.tool, "write")
         body: JsonObject = {"tool": made.call.tool, "input": made.call.args}
         path = f"/v1/sessions/{made.session}/sandbox/{what}"

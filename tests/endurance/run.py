@@ -226,10 +226,13 @@ class Story:
         for name, pid in self._ours():
             if pid is None:
                 continue
-            look = Look.at(pid)
+            look = self._look(name, pid)
             life = self._lives.setdefault(pid, look)
             yield from look.more_than(life, name)
             yield from look.more_than(self._first.setdefault(name, look), name)
+
+    def _look(self, name: str, pid: int) -> Look:
+        return Look.at(pid, len(leftovers.shells(self._pod)) if name == "worker" else 0)
 
     def _ours(self) -> list[tuple[str, int | None]]:
         core = self._runtime.process.pid if self._runtime.process else None
@@ -286,7 +289,7 @@ class Story:
                 yield f"core: {line}"
 
     def _measure(self, number: int) -> str:
-        looks = {name: Look.at(pid) for name, pid in self._ours() if pid is not None}
+        looks = {name: self._look(name, pid) for name, pid in self._ours() if pid is not None}
         rest: JsonObject = {
             "chapter": number,
             "seconds": round(time.monotonic() - self._began),
