@@ -145,7 +145,11 @@ class ModelCalls:
     def _recordable(self, outcome: Json) -> Json:
         """``outcome``, if its entry of the transcript can be recorded too."""
         most = self.start.limits.record_entry_bytes
-        fits = len(encode(outcome)) <= max(most - limits.ENTRY_ENVELOPE_BYTES, most // 2)
+        try:
+            size = len(encode(outcome))
+        except ContractViolation as fault:
+            return _failed("invalid_output", f"The model's answer cannot be recorded: {fault}", retryable=True)
+        fits = size <= max(most - limits.ENTRY_ENVELOPE_BYTES, most // 2)
         return outcome if fits else _smaller(outcome) or outcome
 
     async def _post(self, body: bytes, execution: Execution) -> JsonObject:

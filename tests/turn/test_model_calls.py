@@ -114,6 +114,23 @@ async def test_an_answer_is_reported_exactly_as_the_gate_gave_it() -> None:
     assert runtime.transcript[1]["candidate"] == answer
 
 
+async def test_an_answer_that_is_nested_without_end_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MODEL_RETRY_FIRST_SECONDS", 0.0)
+    deep: Json = {}
+    for _ in range(2000):
+        deep = {"a": deep}
+    runtime = Runtime(script(text("Hi")))
+    gate = runtime.call
+
+    async def call(*args: Any, **named: Any) -> JsonObject:
+        answer = await gate(*args, **named)
+        return {"outcome": calls(("bash", deep))} if len(runtime.gate_calls) == 1 else answer
+
+    monkeypatch.setattr(runtime, "call", call)
+    assert await runtime.turn().run() == Reported("completed")
+    assert list(runtime.journal) == [f"{TURN}:0:model:step-1", f"{TURN}:0:model:step-1~2"]
+
+
 async def test_an_answer_too_large_for_the_record_is_reported_as_a_failure() -> None:
     runtime = Runtime(script(text("x" * 20_000)), limits={"recordEntryBytes": 16_384})
     assert await runtime.turn().run() == Reported("failed")
