@@ -148,6 +148,12 @@ def arguments_start(pid: int) -> int:
     return int(fields[45]) if fields else 0
 
 
+def exit_status(pid: int) -> int:
+    """The wait status of a zombie that need not be our child. 0 where the kernel does not tell."""
+    fields = _stat(pid)
+    return int(fields[49]) if fields else 0
+
+
 def is_zombie(pid: int) -> bool:
     fields = _stat(pid)
     return fields is None or fields[0] in (b"Z", b"X")

@@ -182,10 +182,12 @@ class Rig:
         return min(pid for pid in processes_of(self.host_pid) if b"pod_host.relay" in cmdline(pid))
 
     def others(self) -> dict[int, str]:
-        """Everything in the namespace but init, host, worker and zygote; zombies too."""
+        """Everything in the namespace but init, host, worker, zygote and shells that wait for a script; zombies too."""
         namespace = os.readlink(f"/proc/{self.init_pid}/ns/pid")
         worker = self.worker_pid
-        known = {self.init_pid, self.host_pid, worker, *(pid for pid in processes_of(worker) if is_zygote(pid, worker))}
+        zygotes = [pid for pid in processes_of(worker) if is_zygote(pid, worker)]
+        waiting = [pid for zygote in zygotes for pid in processes_of(zygote) if is_waiting(pid)]
+        known = {self.init_pid, self.host_pid, worker, *zygotes, *waiting}
         found = {}
         for name in os.listdir("/proc"):
             try:
@@ -215,6 +217,12 @@ def cmdline(pid: int) -> bytes:
 def is_zygote(pid: int, worker: int) -> bool:
     """It never executes anything, so it looks like the worker it was forked from."""
     return cmdline(pid) == cmdline(worker)
+
+
+def is_waiting(pid: int) -> bool:
+    """A shell that was started ahead, and has no script yet."""
+    shell, _, script = cmdline(pid).partition(b"\0-c\0")
+    return shell == b"bash" and script.strip(b" \0") == b""
 
 
 @asynccontextmanager

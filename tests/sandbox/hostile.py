@@ -18,6 +18,7 @@ from pathlib import Path
 from pod_host.errors import WorkerLost
 from pod_host.sandbox import Completed, Pending, Sandbox, SandboxConfig, command_environment
 from pod_host.sandbox.requests import Command
+from pod_host.sandbox.tags import parent_of
 
 _HOPPER = "import os, sys\nwhile 1:\n    if os.fork(): os._exit(0)\n    {each}"
 TREES = {
@@ -91,7 +92,11 @@ async def _worker_killed(sandbox: Sandbox, start: Callable[[str, str], Pending])
     await start("other", "true").outcome()
     report = await sandbox.report()
     ours = {os.getpid(), report.pid, report.zygote}
-    return [text for pid, text in _others().items() if pid not in ours]
+    return [
+        text
+        for pid, text in _others().items()
+        if pid not in ours and parent_of(pid) != report.zygote  # a shell that waits for a script
+    ]
 
 
 def _others() -> dict[int, str]:

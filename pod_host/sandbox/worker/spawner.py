@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pod_host import limits
-from pod_host.sandbox.tags import RLIMIT_LOCKS, TagSpace, is_zombie, parent_of
+from pod_host.sandbox.tags import RLIMIT_LOCKS, TagSpace, exit_status, parent_of
 from pod_host.sandbox.worker.loop import Loop, Timer
 from pod_host.sandbox.worker.zygote import Domain, fork_zygote
 from pod_host.sandbox.worker.zygote_protocol import (
@@ -33,7 +33,6 @@ _GIVE_UP_SECONDS: Final = 15.0  # a command can kill the zygote, and would have 
 _AGAIN_SECONDS: Final = 0.1
 _AT_ONCE: Final = 8  # requests in the zygote's socket: the kernel bounds descriptors in flight
 _STATUS_BYTES: Final = 4096
-_UNTOLD_SECONDS: Final = 1.0  # an end that the zygote does not tell for so long: somebody stopped it
 _LEAST_URGENT: Final = 19
 
 
@@ -69,6 +68,7 @@ class Spawn:
         self.give_up: float | None = None  # set by the first attempt
         self.zygote = 0  # the pid of the zygote that was asked last
         self.status = -1  # our end of the status pipe while it is open
+        self.watched = -1  # a descriptor of a held program, while it runs
         self.told = b""
         self.timer: Timer | None = None
 
@@ -96,9 +96,7 @@ class Spawner:
         self._expected: dict[int, Spawn] = {}  # by token, those to be held that no answer came for
         self._running: dict[int, Spawn] = {}
         self._listening = False  # to the zygote
-        self._uncollected: deque[int] = deque()  # held programs that the zygote is to be told were heard of
-        self._zombies: set[int] = set()  # held programs that had ended at the last look, and were not told of
-        self._looking = False
+        self._uncollected: deque[int] = deque()  # held programs that have ended, to be told to the zygote
         self._bell, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
@@ -241,43 +239,52 @@ class Spawner:
                     self._loop.unwatch(channel.fileno())  # it is gone; the rest is done when it is reaped
                     self._listening = False
                 return
-            said, subject, value, doing = read_answer(data)
-            if said is Said.ENDED:
-                self._held_ended(subject, value)
-            elif (request := self._expected.pop(subject, None)) is not None:
-                if said is Said.STARTED:
-                    self._held_started(request, value, pid)
-                else:
-                    self._refuse(request, doing, value)
-                self._pump()
+            said, token, value, doing = read_answer(data)
+            request = self._expected.pop(token, None)
+            if request is not None and said is Said.STARTED:
+                self._held_started(request, value, pid)
+            elif request is not None:
+                self._refuse(request, doing, value)
+            self._pump()
 
     def _held_started(self, request: Spawn, pid: int, zygote: int) -> None:
         """Marks it, unless it is not what was said: the number came from outside."""
         try:
+            request.watched = os.pidfd_open(pid)
             if parent_of(pid) != zygote or self.space.read(pid) != self.space.nursery:
-                raise ProcessLookupError
+                raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
             for which, limit in zip((resource.RLIMIT_RSS, RLIMIT_LOCKS), request.program.limits, strict=True):
                 resource.prlimit(pid, which, (limit, limit))
             os.setpriority(os.PRIO_PROCESS, pid, self._niceness)
         except OSError as error:
+            self._collect(request, pid)
             self._settle(request)
             request.failed(f"Could not mark the command: {error.strerror}.")
             return
         request.pid = pid
         self._running[pid] = request
+        self._loop.watch(request.watched, lambda: self._held_ended(request))
         self._settle(request)
-        if not self._looking:
-            self._looking = True
-            self._loop.later(_UNTOLD_SECONDS, self._look_for_untold_ends)
         request.started()
 
-    def _held_ended(self, pid: int, status: int) -> None:
-        request = self._running.get(pid)
-        if request is not None and request.held and request.zygote == self.zygote_pid:
-            del self._running[pid]
-            request.ended(status)
-        self._uncollected.append(pid)
-        self._tell_collected()
+    def _held_ended(self, request: Spawn) -> None:
+        """Its status is there to be read until its parent collects it."""
+        pid = request.pid
+        assert pid is not None
+        status = exit_status(pid)
+        self._loop.unwatch(request.watched)
+        del self._running[pid]
+        self._collect(request, pid)
+        request.ended(status)
+
+    def _collect(self, request: Spawn, pid: int) -> None:
+        """The zygote may forget it; after that the number may be another's."""
+        if request.watched >= 0:
+            os.close(request.watched)
+            request.watched = -1
+        if request.zygote == self.zygote_pid:
+            self._uncollected.append(pid)
+            self._tell_collected()
 
     def _tell_collected(self) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionError):  # it is gone, as reaping it will tell
@@ -288,19 +295,6 @@ class Spawner:
                     self._loop.later(_AGAIN_SECONDS, self._tell_collected)
                     return
                 self._uncollected.popleft()
-
-    def _look_for_untold_ends(self) -> None:
-        """A zygote that somebody stopped tells nothing. Killed, it leaves its children to us."""
-        held = [pid for pid, request in self._running.items() if request.held]
-        zombies = {pid for pid in held if is_zombie(pid)}
-        if zombies & self._zombies:
-            self._drop_zygote()
-            self.reap()
-            zombies = set()
-        self._zombies = zombies
-        self._looking = bool(held)
-        if self._looking:
-            self._loop.later(_UNTOLD_SECONDS, self._look_for_untold_ends)
 
     # --- what goes wrong ---------------------------------------------------------------------------------------------
 
@@ -412,4 +406,7 @@ class Spawner:
                         self._read_status(request, pid)
             ended = self._running.pop(pid, None)
             if ended is not None:
+                if ended.watched >= 0:  # held by a zygote that has died: it had come to us
+                    self._loop.unwatch(ended.watched)
+                    os.close(ended.watched)
                 ended.ended(status)

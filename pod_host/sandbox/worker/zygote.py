@@ -12,7 +12,6 @@ import contextlib
 import gc
 import os
 import resource
-import select
 import signal
 import socket
 import subprocess
@@ -68,37 +67,23 @@ class _Zygote:
         self._channel = channel
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         os.dup2(self._null, GATE_DESCRIPTOR, inheritable=False)  # nothing else is to have that number
-        self._held: dict[int, subprocess.Popen[bytes]] = {}  # by a descriptor of each, until its end is told …
-        self._ended: dict[int, subprocess.Popen[bytes]] = {}  # … then by its pid, until it is collected
-        self._events = select.epoll()
-        self._events.register(channel, select.EPOLLIN)
+        self._held: dict[int, subprocess.Popen[bytes]] = {}  # by pid, until each is collected
 
     def serve(self) -> None:
         """Returns when the worker is gone."""
-        while True:
-            for descriptor, _ in self._events.poll():
-                if descriptor in self._held:
-                    self._tell_end(descriptor)
-                elif not self._answer():
-                    return
-
-    def _answer(self) -> bool:
-        request = receive(self._channel)
-        if request is None:
-            return False
-        do, value, descriptors = request
-        try:
-            match do:
-                case Do.RUN:
-                    _run(descriptors, self._null)
-                case Do.HOLD:
-                    self._hold(value, descriptors)
-                case Do.COLLECT:
-                    self._collect(value)
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        return True
+        while request := receive(self._channel):
+            do, value, descriptors = request
+            try:
+                match do:
+                    case Do.RUN:
+                        _run(descriptors, self._null)
+                    case Do.HOLD:
+                        self._hold(value, descriptors)
+                    case Do.COLLECT:
+                        self._held.pop(value).wait()
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
 
     def _hold(self, token: int, descriptors: list[int]) -> None:
         memory, stdout, stderr, gate = descriptors
@@ -111,32 +96,13 @@ class _Zygote:
                 stdin=self._null, stdout=stdout, stderr=stderr, close_fds=False, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            answer(self._channel, Said.REFUSED, token, error.errno or 0, f"start {program.path} in {program.cwd}")
-            return
+            doing = f"start {program.path} in {program.cwd}"
+            answer(self._channel, Said.REFUSED, token, error.errno or 0, doing)
+        else:
+            self._held[process.pid] = process
+            answer(self._channel, Said.STARTED, token, process.pid)
         finally:
             os.dup2(self._null, GATE_DESCRIPTOR, inheritable=False)
-        try:
-            descriptor = os.pidfd_open(process.pid)
-        except OSError as error:
-            process.kill()
-            process.wait()
-            answer(self._channel, Said.REFUSED, token, error.errno or 0, "watch the command")
-            return
-        self._held[descriptor] = process
-        self._events.register(descriptor, select.EPOLLIN)
-        answer(self._channel, Said.STARTED, token, process.pid)
-
-    def _collect(self, pid: int) -> None:
-        self._ended.pop(pid).wait()
-
-    def _tell_end(self, descriptor: int) -> None:
-        process = self._held.pop(descriptor)
-        os.close(descriptor)
-        self._ended[process.pid] = process
-        end = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert end is not None
-        status = end.si_status << 8 if end.si_code == os.CLD_EXITED else end.si_status
-        answer(self._channel, Said.ENDED, process.pid, status)
 
 
 def _become_zygote(requests: socket.socket, domain: Domain, protected: list[int], groups: list[int]) -> None:

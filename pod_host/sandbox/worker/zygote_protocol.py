@@ -8,8 +8,9 @@ RUN      memfd, status, stdout, stderr, and by need    a program whose parent is
                                                        executed, 4 bytes of errno and what was being done; execution
                                                        closes it
 HOLD     memfd, stdout, stderr, gate                   a program whose parent is the zygote, at its gate from its start
-                                                       on: answered with STARTED or REFUSED, and with ENDED at its end
-COLLECT  none                                          a pid whose ENDED was heard: until then it is nobody else's
+                                                       on: answered with STARTED or REFUSED
+COLLECT  none                                          the pid of a held program that has ended, and that the worker is
+                                                       done with: until then the number is nobody else's
 =======  ============================================  ===============================================================
 """
 
@@ -40,7 +41,6 @@ class Do(IntEnum):
 class Said(IntEnum):
     STARTED = 1  # token, pid
     REFUSED = 2  # token, errno, and behind it what was being done
-    ENDED = 3  # pid, wait status
 
 
 _REQUEST: Final = struct.Struct("=Bi")  # what to do; a token (HOLD) or a pid (COLLECT)
