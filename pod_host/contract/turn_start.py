@@ -152,3 +152,8 @@ class TurnStart(Received):
     trace: Trace | None = None
     limits: HarnessLimits = HarnessLimits()
     model: ModelDescriptor | None = None
+
+    @property
+    def traceparent(self) -> str | None:
+        """The turn's own, for what has none of its call."""
+        return self.trace.traceparent if self.trace else None

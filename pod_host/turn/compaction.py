@@ -18,9 +18,8 @@ from pod_host.turn.identity import Identities
 from pod_host.turn.log import tell
 from pod_host.turn.memory import is_pinned
 from pod_host.turn.model_calls import ModelCalls, ModelFailed
-from pod_host.turn.projection import shortened
 from pod_host.turn.summaries import first_part, summary_prompt, told
-from pod_host.turn.text import readable
+from pod_host.turn.text import readable, shortened
 from pod_host.turn.tracing import span
 from pod_host.turn.transcripts import SegmentTranscript
 from pod_host.turn.window import Window

@@ -49,9 +49,9 @@ from pod_host.turn.workspace_files import WorkspaceFiles
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What all loops of a segment share. ``start``: the turn's own. ``sandbox`` None: no sandbox tools are offered.
-    ``notes``: the host's sentences for the model. ``mounting``: held while a skill is mounted, so that agents which share one
-    do not mount it twice."""
+    """What all loops of a segment share. ``start``: the turn's own. ``sandbox`` None: the session has none, so no sandbox
+    tools are offered. ``notes``: the host's sentences for the model. ``mounting``: held while a skill is mounted, so that
+    agents which share one do not mount it twice."""
 
     start: TurnStart
     run: RunPort
@@ -61,29 +61,22 @@ class Segment:
     requests: Requests
     journal: Journal
     gate: ToolGate
+    artifacts: Artifacts
     files: FileCache
     notes: Sequence[str]
     mounting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def workspace(self) -> str | None:
-        """Where commands start; None when the session has no sandbox, or we were given none to run them in."""
-        agent = self.start.agent
+        """Where commands start; None without a sandbox."""
         if self.sandbox is None:
             return None
-        if agent is not None and agent.sandbox is not None:
-            return agent.sandbox.workspace
-        return AgentSandbox().workspace if self.start.routing.sandbox is not None else None
-
-    @property
-    def artifacts(self) -> Artifacts:
-        return Artifacts(self.requests, self.start.limits.chunk_bytes)
+        agent = self.start.agent
+        return (agent.sandbox if agent and agent.sandbox else AgentSandbox()).workspace
 
     @property
     def workspace_files(self) -> WorkspaceFiles | None:
-        if self.sandbox is None or self.workspace is None:
-            return None
-        return WorkspaceFiles(self.sandbox, self.stop)
+        return None if self.sandbox is None else WorkspaceFiles(self.sandbox, self.stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +152,11 @@ class Loop:
 
     def _providers(self, skills: Skills) -> Iterator[ToolProvider]:
         start, segment = self.start, self.segment
-        workspace, trace = segment.workspace, start.trace
+        sandbox, workspace = segment.sandbox, segment.workspace
         files = SkillFiles(segment.requests, segment.files, start.limits.chunk_bytes)
-        sandbox = segment.sandbox if workspace is not None else None
         mounts = SkillMounts(skills, files, sandbox, segment.stop, segment.mounting)
-        if segment.sandbox is not None and workspace is not None:
-            traceparent = trace.traceparent if trace else None
-            yield SandboxTools(segment.sandbox, workspace, traceparent, segment.stop, skills, mounts)
+        if sandbox is not None and workspace is not None:
+            yield SandboxTools(sandbox, workspace, start.traceparent, segment.stop, skills, mounts)
         if skills:
             yield SkillTools(skills, files, mounts)
         yield self._artifact_tools()
@@ -189,7 +180,7 @@ class Loop:
         yield answers.section()
 
     def _skills(self) -> Skills:
-        sandbox = self.segment.sandbox if self.segment.workspace is not None else None
+        sandbox = self.segment.sandbox
         return Skills.of(self.start.manifest, sandbox.skills_dir if sandbox else None)
 
     def _artifact_tools(self) -> ArtifactTools:

@@ -153,14 +153,13 @@ class ModelCalls:
         return outcome if fits else _smaller(outcome) or outcome
 
     async def _post(self, body: bytes, execution: Execution) -> JsonObject:
-        trace = self.start.trace
         return await fresh_token.call(
             self.gates,
             self.run,
             MODEL_CALLS_PATH,
             body,
             key=execution.effect_id,
-            traceparent=execution.traceparent or (trace.traceparent if trace else None),
+            traceparent=execution.traceparent or self.start.traceparent,
         )
 
 

@@ -16,13 +16,13 @@ from pod_host.contract.model_call import input_kind
 from pod_host.contract.transcript import Entry
 from pod_host.contract.turn_start import TurnStart
 from pod_host.turn.blocks import in_shape
+from pod_host.turn.text import shortened
 from pod_host.turn.window import Window
 
 _PAYLOAD_MEMBERS = {
     "denied": ("kind", "reason"),
     "failed": ("kind", "code", "message", "retryable", "details"),
 }
-_NOTE_CHARACTERS = 60  # that the note in a shortened text takes: one so little too long would only grow
 _EMPTY_MESSAGE = "(empty message)"
 
 
@@ -235,14 +235,6 @@ def _tool_result(result: JsonObject, reader: Reader, *, aged: bool) -> JsonObjec
             *(_file(file, reader, aged=aged) for file in result.get("files") or []),
         ],
     }
-
-
-def shortened(text: str, length: int) -> str:
-    """``text`` in about ``length`` characters: its beginning, its end, and how much of it is left out between."""
-    if len(text) <= length + _NOTE_CHARACTERS:
-        return text
-    head, tail = length - length // 4, length // 4
-    return f"{text[:head]}\n… [{len(text) - length} characters left out here] …\n{text[-tail:]}"
 
 
 def _file(part: JsonObject, reader: Reader, *, aged: bool = False) -> JsonObject:

@@ -6,10 +6,9 @@ from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.effects import tool_failure
 from pod_host.contract.encoding import encode
-from pod_host.turn.text import readable
+from pod_host.turn.text import readable, shortened
 
 _SHORTEST = 64  # characters that a cut text keeps at least: below that it says nothing
-_NOTE = 80  # characters that the note takes in a cut text: a text so little too long would only grow
 _LEAST = 256  # bytes of the smallest share: a failure that says what is wrong
 _ENVELOPE = 512 + 2 * 256  # bytes of a result beside its payload: members' names, the call's id and name
 
@@ -91,20 +90,12 @@ def _longest(value: Json) -> int:
 
 def _cut_texts(value: Json, length: int) -> Json:
     if isinstance(value, str):
-        return _cut(value, length)
+        return shortened(value, length, "omitted: the result is too long")
     if isinstance(value, dict):
         return {name: _cut_texts(member, length) for name, member in value.items()}
     if isinstance(value, list):
         return [_cut_texts(item, length) for item in value]
     return value
-
-
-def _cut(text: str, length: int) -> str:
-    """The first three quarters of ``length`` characters and the last quarter, and between them how many are missing."""
-    if len(text) <= length + _NOTE:
-        return text
-    head, tail = length - length // 4, length // 4
-    return f"{text[:head]}\n… [{len(text) - length} characters omitted: the result is too long] …\n{text[-tail:]}"
 
 
 def _marked(value: Json) -> Json:

@@ -8,7 +8,8 @@ from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.canonical import canonical
 from pod_host.contract.transcript import Entry
-from pod_host.turn.projection import answer_blocks, file_note, instructions_text, json_text, shortened, user_text
+from pod_host.turn.projection import answer_blocks, file_note, instructions_text, json_text, user_text
+from pod_host.turn.text import shortened
 
 _SYSTEM = """You write the summary that will stand in place of the older part of a conversation between a user and an \
 assistant that works with tools. Whoever goes on from there has your summary, and not that part.

@@ -22,10 +22,10 @@ from pod_host.turn.endings import Stopped, Waits
 from pod_host.turn.identity import Identities
 from pod_host.turn.journal import Execution, Fate, Held, IntentTooLarge, Journal, Known, Unknown
 from pod_host.turn.ports import GatePort
-from pod_host.turn.projection import shortened
 from pod_host.turn.results import failure, fit, share_bytes, smaller, tool_result
 from pod_host.turn.shaping import Shaper, StepBudget
 from pod_host.turn.stop import Stop
+from pod_host.turn.text import shortened
 from pod_host.turn.tool_search import found_in
 from pod_host.turn.toolset import Tool, Toolset
 from pod_host.turn.tracing import code_of, span

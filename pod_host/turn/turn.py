@@ -68,12 +68,11 @@ class Turn:
         most = start.limits.harness_state_bytes
         self._reporter = Reporter(self._requests, kept_state(start.checkpoint.state, self._ids.turn_id, most))
         self._transcript: SegmentTranscript | None = None
-        trace = start.trace
         self._gate = ToolGate(
             gates=gates,
             run=run,
             stop=self._stop,
-            traceparent=trace.traceparent if trace else None,
+            traceparent=start.traceparent,
             body_bytes=start.limits.tool_answer_bytes,
         )
 
@@ -190,15 +189,18 @@ class Turn:
             await OutputsFolder(self._ids, self._requests, self._artifacts, files, most).save()
 
     def _shared(self) -> Segment:
+        start = self._start
+        has_sandbox = start.routing.sandbox is not None or (start.agent is not None and start.agent.sandbox is not None)
         return Segment(
-            start=self._start,
+            start=start,
             run=self._run,
             gates=self._gates,
-            sandbox=self._sandbox,
+            sandbox=self._sandbox if has_sandbox else None,
             stop=self._stop,
             requests=self._requests,
-            journal=Journal(self._requests, self._start.outcomes),
+            journal=Journal(self._requests, start.outcomes),
             gate=self._gate,
+            artifacts=self._artifacts,
             files=self._files,
             notes=self._notes,
         )
