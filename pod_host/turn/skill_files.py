@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
+from typing import Final
 
 from pod_host import limits
 from pod_host.contract.open_points import read_definition_file
@@ -18,11 +19,18 @@ from pod_host.turn.requests import Requests
 from pod_host.turn.skills import Skill, Skills
 from pod_host.turn.stop import Stop
 
+_PASSING: Final = frozenset({"unavailable", "internal"})  # refusals that may not come again
+
 
 class SkillUnavailable(PodHostError):
-    """A skill's file cannot be had, or is not what its hash says. The text is for the model and the log."""
+    """A skill's file cannot be had, or is not what its hash says. The text is for the model and the log. ``passing``: the
+    store is out, and may be back at the next call."""
 
     code = "skill.unavailable"
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 class FileCache:
@@ -64,7 +72,8 @@ class SkillFiles:
             try:
                 content = await self._fetch(name)
             except (TurnFailure, ContractViolation, SkillUnavailable) as fault:
-                raise SkillUnavailable(f"{path} of the skill {skill.name} cannot be had: {fault}") from fault
+                text = f"{path} of the skill {skill.name} cannot be had: {fault}"
+                raise SkillUnavailable(text, passing=fault.code in _PASSING) from fault
             self._cache.put(name, content)
         return content
 
@@ -110,6 +119,7 @@ class SkillMounts:
         self._sandbox = sandbox
         self._stop = stop
         self._faults: dict[str, str] = {}
+        self._for_good: set[str] = set()  # those that are not tried again in this turn
         self._one_at_a_time = one_at_a_time
 
     async def mount_all(self) -> None:
@@ -123,17 +133,20 @@ class SkillMounts:
         if sandbox is None:
             return None
         async with self._one_at_a_time:
-            if skill.name in self._faults:
+            if skill.name in self._for_good:
                 return None
             if not sandbox.has_skill(skill.folder):
                 try:
                     files = await self._files.all(skill)
                     await self._stop.race(lambda: sandbox.mount_skill(skill.folder, files))
                 except (SkillUnavailable, SandboxError) as fault:
-                    if not isinstance(fault, WorkerLost):  # another worker comes, and the next call tries again
-                        self._faults[skill.name] = str(fault)
+                    self._faults[skill.name] = str(fault)
+                    passing = fault.passing if isinstance(fault, SkillUnavailable) else isinstance(fault, WorkerLost)
+                    if not passing:  # else the next call tries again: another worker comes, and a store is back
+                        self._for_good.add(skill.name)
                     tell(logging.ERROR, "skill.not_mounted", skill=skill.name, folder=skill.folder, why=str(fault))
                     return None
+            self._faults.pop(skill.name, None)
             return self._skills.path(skill)
 
     def fault(self, skill: Skill) -> str | None:

@@ -315,6 +315,28 @@ async def test_a_worker_that_dies_while_it_mounts_is_asked_again_at_the_next_cal
     assert (sandbox.tries, sandbox.skills) == (2, {FOLDER: FILES})
 
 
+@pytest.mark.parametrize("code", ["unavailable", "internal"])
+async def test_a_store_that_is_out_for_one_call_has_the_skill_for_the_next(code: str) -> None:
+    out = 2  # it is asked once more before a call does without
+
+    def refuse(method: str, params: JsonObject) -> None:
+        nonlocal out
+        if method == "definition.file" and out:
+            out -= 1
+            raise RuntimeRefusal(code, "the store is out")
+
+    runtime = with_skills(*[calls(("bash", {"command": "x"}))] * 2, text("Hi"), intercept=refuse)
+    sandbox, mounted = Sandbox(), []
+
+    def work(tool: str, arguments: JsonObject) -> Outcome:
+        mounted.append(len(sandbox.skills))
+        return Completed("")
+
+    sandbox.work = work
+    await results(runtime, sandbox)
+    assert mounted == [0, 1]
+
+
 async def test_calls_keep_their_order_while_a_skill_is_mounted() -> None:
     sandbox = Sandbox()
     answer = calls(*[("bash", {"command": str(n)}) for n in range(8)])
