@@ -48,10 +48,8 @@ class Leases:
 
     def _recover(self) -> None:
         """After a start: the connections of the runs that were held are gone; their leases lapse in their own time."""
-        latest = time.time() + self._config.times.lease
         with self._db.transaction():
-            # A clock that was set back meanwhile must not keep a session for hours.
-            self._db.run("UPDATE sessions SET lease_until = min(lease_until, ?)", latest)
+            self._shorten()
             for run in self._db.all("SELECT * FROM runs WHERE status = 'held'"):
                 self._db.run("UPDATE runs SET status = 'over', reason = 'connection.lost' WHERE id = ?", run["id"])
                 self._record.add(
@@ -201,8 +199,10 @@ class Leases:
         self._db.run(
             "UPDATE sessions SET lease_until = ? WHERE id = ?", time.time() + self._config.times.lease, run.session_id
         )
-        early = min(self._config.times.token_early, self._config.times.token / 2)
-        return {"ok": True} | (self._token(run) if run.token_expires - time.time() < early else {})
+        early, life = min(self._config.times.token_early, self._config.times.token / 2), self._config.times.token
+        # One that ends later than a new one would was made before the clock was set back: it is not good yet.
+        good = early <= run.token_expires - time.time() <= max(1, round(life))
+        return {"ok": True} | ({} if good else self._token(run))
 
     def held(self, holder: Holder, run_id: str, *, cancelled: bool = False, stopping: bool = False) -> Run:
         """The run, when ``holder`` may act for it. ``cancelled``: though its turn was cancelled; ``stopping``: though it
@@ -290,6 +290,7 @@ class Leases:
     async def watch(self) -> None:
         """Lapsed leases, deadlines and offers that nobody takes, each when it is due."""
         while True:
+            self._shorten()
             now = time.time()
             self._lapse(now)
             self._pass_deadlines(now)
@@ -314,6 +315,11 @@ class Leases:
             time.time(),
         )
         return min([*moments, lease] if lease is not None else moments, default=None)
+
+    def _shorten(self) -> None:
+        """A clock that was set back must not keep a session for hours."""
+        latest = time.time() + self._config.times.lease
+        self._db.run("UPDATE sessions SET lease_until = ? WHERE lease_until > ?", latest, latest)
 
     def _lapse(self, now: float) -> None:
         for run in self.live():

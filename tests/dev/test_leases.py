@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import jwt
@@ -304,3 +305,33 @@ async def test_a_turn_that_cannot_start_fails_and_holds_up_no_other(world: World
         world.model.descriptor = described
         await world.north.say(other)
         assert Run(channel, await asyncio.wait_for(waiting, WAIT)).session_id == other
+
+
+def set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Runtime's clock, by two hours."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 7200)
+
+
+async def test_a_clock_that_is_set_back_gives_a_run_a_token_that_is_good_now(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.pod.connected() as channel:
+        run = await begun(world, channel)
+        assert await run.ask("lease.renew") == {"ok": True}
+        set_back(monkeypatch)
+        renewed = await run.ask("lease.renew")
+        claims = jwt.decode(renewed["token"], options={"verify_signature": False})
+        assert claims["iat"] <= time.time() < claims["exp"]
+        assert await run.ask("lease.renew") == {"ok": True}
+
+
+async def test_a_clock_that_is_set_back_keeps_no_session_from_its_next_run(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await build(times=Times(lease=0.3))
+    async with world.pod.connected() as channel:
+        run = await begun(world, channel)
+        set_back(monkeypatch)
+    async with world.pod.connected() as channel:
+        assert (await channel.lease()).turn_id == run.turn_id

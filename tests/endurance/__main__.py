@@ -8,7 +8,8 @@ import random
 import sys
 
 from tests.endurance.pod import Place
-from tests.endurance.run import EnduranceFailed, Size, run
+from tests.endurance.run import EnduranceFailed, run
+from tests.endurance.schedule import WEIGHTS, Size
 from tests.sandbox.conftest import UID
 
 
@@ -19,12 +20,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--chapters", type=int, default=5, help="when no time is given")
     parser.add_argument("--faults", type=int, default=Size.faults, help="of a chapter")
+    parser.add_argument("--calm", type=int, default=Size.calm, help="so many times the usual distance between two")
+    parser.add_argument("--kinds", nargs="+", default=(), choices=WEIGHTS, metavar="KIND", help="no other faults")
     parser.add_argument("--sessions", type=int, default=Size.sessions, help="that talk at once")
     parser.add_argument("--clients", type=int, default=Size.clients, help="that run commands at once")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     seconds = options.hours * 3600 if options.hours is not None else options.seconds
-    size = Size(options.chapters, options.faults, options.sessions, options.clients)
+    size = Size(options.chapters, options.faults, options.calm, options.sessions, options.clients, tuple(options.kinds))
     print(f"seed {seed}", flush=True)
     try:
         report = asyncio.run(run(seed, size, place_of(seed), seconds=seconds, tell=True))

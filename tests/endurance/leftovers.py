@@ -15,7 +15,7 @@ from tests.attack.rig import cmdline
 from tests.endurance.pod import Pod
 from tests.sandbox.conftest import processes_of
 
-SHELL_PIPES: Final = 3  # that the worker holds of each shell that stands ready: its gate, and its output
+OF_A_SHELL: Final = {"pipe": 3, "file": 1}  # what the worker holds of each that stands ready: gate, output, memory
 DESCRIPTORS_MORE: Final = 3  # than at the first rest: an idle connection to a gate is closed when the next is needed
 MEMORY_MORE_MIB: Final = 96  # than at the first rest of the same life: the transcript cache alone may hold 64
 MIB: Final = 1024 * 1024
@@ -38,9 +38,10 @@ class Look:
         with suppress(PermissionError):
             for path in Path(f"/proc/{pid}/fd").iterdir():
                 with suppress(FileNotFoundError):
-                    descriptors[os.readlink(path).split(":")[0].split("/")[0] or "file"] += 1
-        if descriptors["pipe"]:
-            descriptors["pipe"] -= SHELL_PIPES * shells
+                    kind = os.readlink(path).partition(":")[0]
+                    descriptors["file" if kind.startswith("/") else kind] += 1
+        if descriptors:
+            descriptors.subtract({kind: count * shells for kind, count in OF_A_SHELL.items()})
         return cls(pid, int(status["Threads"]), int(status["VmRSS"].split()[0]) / 1024, descriptors)
 
     def more_than(self, before: Look, name: str) -> Iterator[str]:

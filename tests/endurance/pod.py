@@ -145,7 +145,7 @@ class Pod:
     async def start_host(self, environment: dict[str, str]) -> None:
         assert self._warden.stdin is not None
         assert self.host is None
-        program = interpreter(self.place.uid)
+        program = program_for(self.place.uid)
         assert program is not None
         order = {
             "argv": [program, str(HERE / "host.py"), str(self.clock.path)],
@@ -223,6 +223,11 @@ class Pod:
         """Where whole outputs are kept, as seen from here."""
         name = f"tmp/pod-host-{UID if self.place.uid == 0 else self.place.uid}"
         return Path(f"/proc/{self.warden}/root/{name}") if self.place.disk else Path("/") / name
+
+
+def program_for(uid: int) -> str | None:
+    """An interpreter that the host's user may run."""
+    return sys.executable if uid == os.geteuid() else interpreter(uid)
 
 
 def _mount(path: Path) -> None:

@@ -10,7 +10,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pod_host.contract.base import JsonObject
@@ -23,7 +23,7 @@ from tests.endurance.plans import Planner
 from tests.endurance.pod import Place, Pod
 from tests.endurance.remote import Remote, remote_tools
 from tests.endurance.runtime import Runtime
-from tests.endurance.schedule import Fault, chapter
+from tests.endurance.schedule import Fault, Size, chapter
 from tests.endurance.wire import Wire
 from tests.endurance.witness import Witness
 from tests.host.conftest import pod_environment
@@ -33,16 +33,6 @@ STALL_SECONDS = 60.0  # without an acknowledgement, though no fault is acting
 LULL_SECONDS = 15.0  # … and then the next fault comes all the same
 REST_SECONDS = 120.0  # for what was begun to end
 SETTLE_SECONDS = 30.0  # for what ended to be gone
-
-
-@dataclass(frozen=True)
-class Size:
-    """``faults``: of a chapter. ``sessions`` talk, ``clients`` call the sandbox directly."""
-
-    chapters: int
-    faults: int = 10
-    sessions: int = 6
-    clients: int = 4
 
 
 class EnduranceFailed(AssertionError):
@@ -157,7 +147,7 @@ class Story:
         number = 0
         while number < self.size.chapters if seconds is None else time.monotonic() - self._began < seconds:
             self._note(f"chapter {number}")
-            await self._chapter(chapter(self.seed, number, self.size.faults))
+            await self._chapter(chapter(self.seed, number, self.size))
             await self._rest(number)
             number += 1
         await self._end()
@@ -319,9 +309,16 @@ class Story:
             print(line, flush=True)
 
     def epitaph(self, fault: Exception) -> str:
-        again = f"python -m tests.endurance --seed {self.seed}"
+        again = f"python -m tests.endurance --seed {self.seed} {options_of(self.size)}"
         told = [f"seed {self.seed} ({again}): {fault!r}", str(fault), "what happened:", *self._told[-60:]]
         return "\n".join([*told, "the host's log:", *self._host_log.tail(40), "core's log:", *self._core_log.tail(20)])
+
+
+def options_of(size: Size) -> str:
+    """Of the command that makes a run of this size."""
+    told = [(name, value) for name, value in asdict(size).items() if name != "kinds"]
+    kinds = ["--kinds", *size.kinds] if size.kinds else []
+    return " ".join([*(f"--{name} {value}" for name, value in told), *kinds])
 
 
 class LogFile:

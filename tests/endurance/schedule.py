@@ -25,6 +25,19 @@ class Fault:
         return f"+{self.after} {self.kind}{self.args or ''}"
 
 
+@dataclass(frozen=True)
+class Size:
+    """``faults``: of a chapter; those of ``kinds``, when some are named. ``calm``: so many times the usual distance between
+    two. ``sessions`` talk, ``clients`` call the sandbox directly."""
+
+    chapters: int
+    faults: int = 10
+    calm: int = 1
+    sessions: int = 6
+    clients: int = 4
+    kinds: tuple[str, ...] = ()
+
+
 WEIGHTS: Final = {
     "core.killed": 5,  # and started again after a while
     "core.stopped": 2,  # as it should be, and started again
@@ -53,11 +66,12 @@ WEIGHTS: Final = {
 HOURS: Final = 7200.0
 
 
-def chapter(seed: int, number: int, faults: int) -> list[Fault]:
+def chapter(seed: int, number: int, size: Size) -> list[Fault]:
     """The faults of one chapter, in their order."""
     chance = Random(f"{seed} faults {number}")
-    kinds = chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=faults)
-    return [Fault(chance.randint(3, 45), kind, _arguments(kind, chance)) for kind in kinds]
+    weights = {kind: weight for kind, weight in WEIGHTS.items() if not size.kinds or kind in size.kinds}
+    kinds = chance.choices(list(weights), list(weights.values()), k=size.faults)
+    return [Fault(chance.randint(3, 45) * size.calm, kind, _arguments(kind, chance)) for kind in kinds]
 
 
 def _arguments(kind: str, chance: Random) -> tuple[Json, ...]:
