@@ -47,12 +47,18 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     dev.add_argument(
-        "--message", metavar="TEXT", help="send one message, show its turn, exit 0 when it completed, else 1"
+        "--message",
+        type=_message,
+        metavar="TEXT",
+        help="send one message, show its turn, exit 0 when it completed, else 1",
     )
     dev.add_argument(
-        "--agent", metavar="FILE", help="an agent file (YAML or JSON): instructions, tools, skills, setup, …"
+        "--agent",
+        type=_path,
+        metavar="FILE",
+        help="an agent file (YAML or JSON): instructions, tools, skills, setup, …",
     )
-    dev.add_argument("--keep", metavar="DIR", help="use DIR as the workspace and keep it")
+    dev.add_argument("--keep", type=_path, metavar="DIR", help="use DIR as the workspace and keep it")
     for name in ("harness", "gates", "egress", "north"):
         dev.add_argument(
             f"--{name}-port", type=_port, metavar="PORT", help=f"of the Runtime's {name} listener; default: any"
@@ -72,6 +78,18 @@ def parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--json", action="store_true", help="for programs")
     return top
+
+
+def _message(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty; write something")
+    return os.fsencode(text).decode(errors="replace")  # bytes that are no UTF-8 come as surrogates, which nobody takes
+
+
+def _path(text: str) -> str:
+    if not text:  # of a variable that is not set, say
+        raise argparse.ArgumentTypeError("it is empty; write a path, or leave the option out")
+    return text
 
 
 def _port(text: str) -> int:

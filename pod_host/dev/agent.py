@@ -202,7 +202,7 @@ def _parse(path: Path) -> JsonObject:
         raise AgentFileError(f"{path}: {len(raw)} bytes is too long for an agent file; at most {FILE_BYTES}")
     try:
         # YAML takes most JSON but not all of it: tabs as white space, for one.
-        document = json.loads(text) if path.suffix == ".json" else yaml.load(text, _Loader)
+        document = json.loads(text, object_pairs_hook=_once) if path.suffix == ".json" else yaml.load(text, _Loader)
     except json.JSONDecodeError as fault:
         raise AgentFileError(f"{path}: line {fault.lineno}, column {fault.colno}: not JSON: {fault.msg}") from None
     except yaml.MarkedYAMLError as fault:
@@ -210,12 +210,22 @@ def _parse(path: Path) -> JsonObject:
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise AgentFileError(f"{path}: {place}not YAML: {fault.problem or fault.context}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as fault:
-        raise AgentFileError(f"{path}: not YAML: {' '.join(str(fault).split())}") from None
+        language = "JSON" if path.suffix == ".json" else "YAML"
+        raise AgentFileError(f"{path}: not {language}: {' '.join(str(fault).split())}") from None
     if not isinstance(document, dict):
         raise AgentFileError(f"{path}: an object with members such as name and instructions is needed")
     for where, problem in _not_json(document, ""):
         raise AgentFileError(f"{path}: {where}: {problem}")
     return document
+
+
+def _once(members: list[tuple[str, Json]]) -> JsonObject:
+    """An object of a JSON file: a member written twice is a fault there too."""
+    names = [name for name, _ in members]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{name} is there twice")
+    return dict(members)
 
 
 def _not_json(value: Json, where: str) -> Iterator[tuple[str, str]]:

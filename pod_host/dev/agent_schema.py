@@ -51,7 +51,8 @@ def _check_schema(value: JsonObject) -> JsonObject:
         Draft202012Validator.check_schema(value)
     except SchemaError as fault:
         place = "".join(f"[{part!r}]" for part in fault.path)
-        text = f"no JSON Schema{' at ' + place if place else ''}: {fault.message}"
+        plain = fault.context[0] if fault.context else fault  # of two ways to write a member, the usual one
+        text = f"no JSON Schema{' at ' + place if place else ''}: {plain.message}"
         raise PydanticCustomError("agent_file", "{text}", {"text": text}) from None
     return value
 
@@ -59,11 +60,11 @@ def _check_schema(value: JsonObject) -> JsonObject:
 Name = Annotated[str, _matching(r"[A-Za-z0-9_-]{1,64}", "use letters, digits, - and _, at most 64")]
 AgentName = Annotated[str, _matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "use letters, digits, ., - and _, at most 64")]
 VariableName = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]*", "use letters, digits and _, no digit first")]
-HostName = Annotated[
-    str, _matching(r"(\*\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", "write host or *.suffix")
-]
+_HOST = "write a host's name or *.suffix, in small letters, without scheme, port and path"
+HostName = Annotated[str, _matching(r"(\*\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", _HOST)]
 HeaderName = Annotated[str, _matching(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", "write a header's name, such as Authorization")]
 HeaderValue = Annotated[str, _matching(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", "use printable ASCII in one line")]
+VariableValue = Annotated[str, _matching(r"[^\0]*", "no variable can hold a NUL character")]
 Url = Annotated[str, AfterValidator(_check_url)]
 Schema = Annotated[JsonObject, AfterValidator(_check_schema)]
 Approval = Literal["always", "never"]
@@ -87,7 +88,7 @@ class HttpRequest(Member):
     url: Url
     method: Literal["POST", "PUT", "PATCH"] = "POST"
     credential: VariableName | None = None
-    headers: dict[str, str] | None = None
+    headers: dict[HeaderName, HeaderValue] | None = None
     timeout_ms: Annotated[int, Field(gt=0, le=300_000, strict=True)] | None = None
 
 
@@ -125,7 +126,7 @@ class McpServer(Member):
     name: Name
     type: Literal["streamable-http", "sse"] = "streamable-http"
     url: Url
-    headers: dict[str, str] | None = None
+    headers: dict[HeaderName, HeaderValue] | None = None
     tools: dict[str, McpToolSetting] | None = None
     deferred: bool | None = None
     approval: Approval | None = None
@@ -147,7 +148,7 @@ class SetupFile(Member):
 class SetupCommand(Member):
     command: Text1
     cwd: Text1 | None = None
-    env: dict[VariableName, str] | None = None
+    env: dict[VariableName, VariableValue] | None = None
     timeout_ms: Annotated[int, Field(gt=0, strict=True)] | None = None
     name: str | None = None
 
@@ -223,7 +224,7 @@ class AgentDocument(AgentMembers):
     name: AgentName
     harness: Harness = Harness(id="pod-host")
     setup: Setup | None = None
-    environment: dict[VariableName, str] = {}
+    environment: dict[VariableName, VariableValue] = {}
     environment_secrets: dict[VariableName, EnvironmentSecretMember] = {}
     memory: bool | Memory = False
     self_wake: Annotated[bool, Field(strict=True)] = False
@@ -260,6 +261,9 @@ _NEEDS = {
 }
 
 
+_BOUNDS = {"greater_than": "above {gt}", "less_than_equal": "of at most {le}"}
+
+
 def mend(fault: ValidationError) -> tuple[str, str]:
     """The first fault as (member path, what is wrong and what mends it)."""
     errors = fault.errors(include_url=False)
@@ -283,6 +287,8 @@ def _problem(error: ErrorDetails) -> str:
     need = _NEEDS.get(error["type"])
     if error["type"] == "literal_error":
         return f"{error['input']!r} does not do; write {error['ctx']['expected']}"
+    if error["type"] in _BOUNDS:
+        return f"{error['input']!r} does not do; write a number {_BOUNDS[error['type']].format(**error['ctx'])}"
     if need is None:
         return error["msg"]
     given = error["input"]

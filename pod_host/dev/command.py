@@ -19,6 +19,7 @@ from pod_host.contract.open_points import read_setup
 from pod_host.dev import directories, terminal
 from pod_host.dev.agent import DEFAULT_AGENT, Agent, load_agent
 from pod_host.dev.chat import Chat
+from pod_host.dev.credentials import unset_variables
 from pod_host.dev.directories import Directories
 from pod_host.dev.host_process import HostProcess, launch_environment
 from pod_host.dev.models import Model, choose_model
@@ -116,7 +117,11 @@ async def _talk(
         screen.say(_banner(agent, model, at, runtime))
         if earlier:
             screen.say(f"going on with the session of {earlier}")
-        setup = _SetupWatch(screen, expected=at.fresh and bool(read_setup(agent.setup)))
+        for line in unset_variables(agent, os.environ):
+            screen.say(f"warning: {line}", "yellow")
+        stays = arguments.keep is not None or arguments.message is None
+        home = at.harness / "home" if stays else None
+        setup = _SetupWatch(screen, home, expected=at.fresh and bool(read_setup(agent.setup)))
         environment = launch_environment(runtime, agent, at, os.environ)
         host = await HostProcess.start(environment, setup.take)
         life.push_async_callback(host.stop)
@@ -168,16 +173,21 @@ async def _death(host: HostProcess) -> None:
 
 
 class _SetupWatch:
-    """Shows the host's log and knows when setup is over; ``expected``: it will run, the volume being new."""
+    """Shows the host's log and knows when setup is over; ``expected``: it will run, the volume being new. ``home``: of the
+    commands, None when nobody can look into it before it goes."""
 
-    def __init__(self, screen: Screen, *, expected: bool) -> None:
+    def __init__(self, screen: Screen, home: Path | None, *, expected: bool) -> None:
         self._screen = screen
+        self._home = home
         self.over = asyncio.Event()
         self.last: list[str] = []  # troubles, should the host never connect
         if not expected:
             self.over.set()
 
     def take(self, event: JsonObject) -> None:
+        log = event.get("log")
+        if isinstance(log, str):  # ~ is a person's own home, too
+            event = {**event, "log": log.replace("~", str(self._home), 1) if self._home else None}
         self._screen.host_event(event)
         if event.get("event") in ("setup.done", "setup.failed"):
             self.over.set()

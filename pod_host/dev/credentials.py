@@ -4,11 +4,12 @@ Runtime's own environment."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pod_host.contract.base import Json
+from pod_host.contract.base import Json, JsonObject
+from pod_host.dev.agent import Agent
 from pod_host.errors import PodHostError
 
 REDACTED: Final = "[redacted]"
@@ -37,6 +38,31 @@ class Credentials:
     def filled(self, headers: Mapping[str, str] | None) -> dict[str, str]:
         """Headers with each ``${NAME}`` as its value. Raises CredentialMissing."""
         return {name: _NAMED.sub(lambda found: self.value(found[1]), text) for name, text in (headers or {}).items()}
+
+
+def unset_variables(agent: Agent, environ: Mapping[str, str]) -> list[str]:
+    """What the agent file names and ``environ`` lacks, a sentence each: a call that needs it would fail."""
+    named = list(_named_by({"tools": agent.tools, "mcpServers": agent.mcp_servers}))
+    for name, secret in agent.environment_secrets.items():
+        if secret.hosts and secret.value is None:
+            named.append((f"the secret {name}", secret.from_env or name))
+    return [f"{what} needs the variable {name}, which is not set" for what, name in named if not environ.get(name)]
+
+
+def _named_by(members: Mapping[str, Collection[JsonObject]]) -> Iterator[tuple[str, str]]:
+    """Whose header needs a variable, and which."""
+    for server in members["mcpServers"]:
+        yield from ((f"the MCP server {server['name']}", name) for name in _variables(server))
+    for tool in members["tools"]:
+        http = tool.get("http") or {}
+        yield from ((f"the tool {tool['name']}", name) for name in _variables(http))
+        if "agent" in tool:
+            yield from _named_by(tool["agent"])
+
+
+def _variables(request: JsonObject) -> list[str]:
+    credential = [request["credential"]] if request.get("credential") else []
+    return credential + [name for text in (request.get("headers") or {}).values() for name in _NAMED.findall(text)]
 
 
 def redacted(value: Json, secrets: Collection[str]) -> tuple[Json, int]:

@@ -72,7 +72,7 @@ class Screen:
         """Setup's steps, and what is wrong; the rest of the host's log is for operators."""
         match event.get("event"):
             case "setup.started":
-                self.say(f"setup: {event.get('of')} steps", "bold")
+                self.say(f"setup: {_count(event.get('of'), 'step')}", "bold")
             case "setup.step":
                 what = str(event.get("what")).split("\n")[0]
                 self.say(self._cut(f"setup {event.get('step')}/{event.get('of')}  {what}"), "cyan")
@@ -83,7 +83,9 @@ class Screen:
                 self.say(f"setup: done in {_time(event.get('durationMs'))}", "green")
             case "setup.failed":
                 self._block(str(event.get("output") or ""), STEP_LINES, "dim")
-                self.say(f"setup failed: {event.get('reason')}; its whole output: {event.get('log', 'the log')}", "red")
+                reason = str(event.get("reason")).rstrip(".")
+                whole = f"; its whole output: {event['log']}" if event.get("log") else ""
+                self.say(f"setup failed: {reason}{whole}", "red")
             case "gate.off" | "channel.closed":
                 pass  # on a laptop there is no policy to prove; the record tells of connections
             case name if event.get("level") in {"warning", "error"}:
@@ -213,7 +215,7 @@ class Screen:
 
     def _ended(self, how: str, style: str, event: JsonObject) -> None:
         turn = self._turn
-        facts = [f"{turn.model_calls} model calls", f"{turn.tool_calls} tool calls"]
+        facts = [_count(turn.model_calls, "model call"), _count(turn.tool_calls, "tool call")]
         if turn.tokens:
             facts.append(f"{turn.tokens} tokens")
         self.say(f"— {how} · {turn.seconds(event['at'])} · {', '.join(facts)}", style)
@@ -241,6 +243,10 @@ class _Turn:
         except ValueError:  # its start was not seen: it began before this terminal
             return "?"
         return _time(lasted.total_seconds() * 1000)
+
+
+def _count(number: Json, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _time(milliseconds: Json) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import shutil
 import sys
@@ -33,6 +34,8 @@ WIDTH: Final = 100  # without a terminal
 def screen_on(stream: TextIO | None = None, environ: dict[str, str] | None = None) -> Screen:
     """A screen on stdout: colours on a terminal only, and not when NO_COLOR is set (to anything but nothing)."""
     environ = dict(os.environ) if environ is None else environ
+    if stream is None and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # what it cannot show is no reason to end
     terminal = (stream or sys.stdout).isatty()
 
     def write(line: str) -> None:

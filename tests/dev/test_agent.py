@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pod_host.dev.agent import DEFAULT_AGENT, EnvironmentSecret, load_agent
+from pod_host.dev.credentials import unset_variables
 from pod_host.errors import AgentFileError
 
 WHOLE = """
@@ -155,11 +156,28 @@ def test_only_the_name_is_needed(folder: Path) -> None:
             "environmentSecrets.A.header: 'A: b' does not",
         ),
         ("name: x\nenvironmentSecrets: [a-b]", "environmentSecrets.a-b: 'a-b' does not do; use letters"),
-        ("name: x\noutputSchema: {type: 5}", "outputSchema: no JSON Schema"),
+        (
+            "name: x\noutputSchema: {type: text}",
+            "outputSchema: no JSON Schema at ['type']: 'text' is not one of ['array'",
+        ),
+        ('name: x\nenvironment: {A: "a\\0b"}', "environment.A: 'a\\x00b' does not do; no variable can hold a NUL"),
+        (
+            "name: x\nsetup: {commands: [{command: a, timeoutMs: 0}]}",
+            "setup.commands[0].timeoutMs: 0 does not do; write a number above 0",
+        ),
+        (
+            "name: x\ntools: [{name: t, http: {url: 'http://a', timeoutMs: 300001}}]",
+            "tools[0].http.timeoutMs: 300001 does not do; write a number of at most 300000",
+        ),
+        (
+            "name: x\nmcpServers: [{name: m, url: 'http://a', headers: {'X Y': a}}]",
+            "mcpServers[0].headers.X Y: 'X Y' does not do; write a header's name",
+        ),
+        ("name: x\ntools: [{name: t, http: {url: 'http://a', headers: {X: ä}}}]", "tools[0].http.headers.X: 'ä' does"),
         ("name: x\nloop: 2020-01-01", "loop: date is no JSON; write it in quotes"),
         ("name: x\nloop: {1: a}", "loop.1: a member's name must be a text"),
         ("name: x\nselfWake: 'yes'", "selfWake: true or false is needed, not a text"),
-        ("name: x\nnetwork: {allow: ['http://x']}", "network.allow[0]: 'http://x' does not do; write host"),
+        ("name: x\nnetwork: {allow: ['http://x']}", "network.allow[0]: 'http://x' does not do; write a host's name"),
         ("name: x\nharness: {id: Mine}", "harness.id: 'Mine' does not do"),
         ("name: x\ndescription: null", "description is null; leave an absent member out"),
         ("name: x\nskills: [none]", "skills[0]: "),
@@ -171,6 +189,7 @@ def test_a_fault_is_one_line_with_the_member_and_the_mend(folder: Path, text: st
 
 def test_a_fault_of_a_json_file_has_its_line(folder: Path) -> None:
     assert refused(folder, '{"name": "x",}', "agent.json").startswith("line 1, column ")
+    assert refused(folder, '{"name": "x", "loop": {"a": 1, "a": 2}}', "agent.json") == "not JSON: a is there twice"
 
 
 def test_a_missing_file_and_one_that_is_no_text_are_told(folder: Path) -> None:
@@ -211,6 +230,26 @@ mcpServers: [{name: m, url: "http://localhost:9/", headers: {Authorization: "Bea
     assert manifest["mcpServers"][0]["tools"] == {"*": {"deferred": True}}
     text = 'name: a\ntools: [{name: t, http: {url: "http://localhost:9/", credential: "Bearer secret"}}]\n'
     assert "tools[0].http.credential" in refused(folder, text)
+
+
+def test_variables_that_it_names_and_that_are_not_set_are_told(folder: Path) -> None:
+    path = folder / "agent.yaml"
+    path.write_text(
+        """
+name: a
+tools:
+  - {name: t, http: {url: "http://localhost:9/", credential: SHOP, headers: {X-Key: "${KEY}/${SET}"}}}
+  - {name: u, agent: {mcpServers: [{name: m, url: "http://localhost:9/", headers: {A: "${DEEP}"}}]}}
+environmentSecrets: {S: {hosts: [a.example]}, T: {hosts: [b.example], fromEnv: FROM}, V: {hosts: [c.example], value: v}}
+"""
+    )
+    assert unset_variables(load_agent(path), {"SET": "x", "FROM": ""}) == [
+        "the tool t needs the variable SHOP, which is not set",
+        "the tool t needs the variable KEY, which is not set",
+        "the MCP server m needs the variable DEEP, which is not set",
+        "the secret S needs the variable S, which is not set",
+        "the secret T needs the variable FROM, which is not set",
+    ]
 
 
 def test_an_agent_used_as_a_tool_is_flat_in_the_manifest_with_its_own_tools_and_skills(folder: Path) -> None:

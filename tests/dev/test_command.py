@@ -102,6 +102,33 @@ def test_one_message_shows_its_turn_and_ends_with_0(place: Path) -> None:
     assert not Path(workspace[1]).exists()
 
 
+def test_what_is_no_utf_8_and_what_the_terminal_cannot_show_end_nothing(place: Path) -> None:
+    ran = subprocess.run(
+        [*COMMAND, b"--message=list the files: caf\xe9"],
+        cwd=REPOSITORY,
+        env={**environment(place), "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=PATIENCE,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert b"? completed" in ran.stdout
+
+
+def test_make_passes_a_message_on_as_it_is(place: Path) -> None:
+    """Whatever it begins with, and what a shell would read in it."""
+    shown = subprocess.run(
+        ["make", "--dry-run", "--always-make", "--file", "Makefile", "dev"],
+        cwd=REPOSITORY, env=environment(place), capture_output=True, text=True, check=True, timeout=PATIENCE,
+    )  # fmt: skip
+    line = shown.stdout.splitlines()[-1].replace(".venv/bin/pod-host dev", "printf %s")
+    for message in ("--help", 'it\'s "$HOME" `date`\nand more'):
+        ran = subprocess.run(
+            ["sh", "-c", line.removeprefix("exec ")], env={**environment(place), "MESSAGE": message},
+            capture_output=True, text=True, check=True, timeout=PATIENCE,
+        )  # fmt: skip
+        assert ran.stdout == f"--message={message}"
+
+
 def test_a_pipe_is_a_message_on_each_line(place: Path) -> None:
     ran = dev(place, stdin="run `echo $((40 + 2))`\nlist the files\n")
     assert ran.returncode == 0, ran.stderr
@@ -192,6 +219,18 @@ def test_a_malformed_agent_file_is_told(place: Path) -> None:
     )
 
 
+def test_what_the_agent_file_names_and_is_not_there_is_told(place: Path) -> None:
+    (place / "agent.yaml").write_text(
+        "name: x\nmcpServers: [{name: m, url: 'http://127.0.0.1:1', headers: {A: '${NOT_SET_HERE}'}}]\n"
+        "setup: {commands: [exit 3]}\n"
+    )
+    ran = dev(place, "--agent", str(place / "agent.yaml"), "--message", "list the files", "--keep", str(place / "work"))
+    assert "warning: the MCP server m needs the variable NOT_SET_HERE, which is not set\n" in ran.stdout
+    failed = re.search(r"setup failed: exit code 3; its whole output: (/\S+)", ran.stdout)
+    assert failed
+    assert "exit code 3" in Path(failed[1]).read_text()
+
+
 @pytest.mark.parametrize("name", ["harness", "gates", "egress", "north"])
 def test_a_taken_port_is_told(place: Path, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -208,7 +247,9 @@ def test_a_workspace_that_is_none_is_told(place: Path) -> None:
     assert told(ran) == f"pod-host: --keep: {place}/file is not a directory"
 
 
-@pytest.mark.parametrize("arguments", [["--nope"], ["--north-port", "x"], ["--agent"]])
+@pytest.mark.parametrize(
+    "arguments", [["--nope"], ["--north-port", "x"], ["--agent"], ["--keep", ""], ["--message", " "]]
+)
 def test_unknown_words_are_usage(place: Path, arguments: list[str]) -> None:
     ran = dev(place, *arguments)
     assert ran.returncode == 64

@@ -11,6 +11,7 @@ from aiohttp import web
 from pod_host.contract.base import JsonObject
 from pod_host.dev.models import choose_model
 from pod_host.dev.models.openai import OpenAIModel
+from pod_host.errors import ConfigurationError
 from tests.dev.provider_rig import Provider, a_call, a_file, provider, refusal
 
 
@@ -183,6 +184,19 @@ async def test_a_refusal_becomes_a_failure(
     assert (failure["kind"], failure["code"], failure["retryable"]) == ("failed", code, retryable)
     assert failure.get("retryAfterMs") == after
     assert failure["message"]
+
+
+async def test_a_server_that_is_not_there_is_told_with_the_cause() -> None:
+    model = choose_model({"OPENAI_API_KEY": "mine", "OPENAI_BASE_URL": "http://127.0.0.1:1"})
+    failure = await model.answer(a_call(), effect_id="e", files=a_file)
+    assert (failure["code"], failure["message"]) == ("transient", "Connection error: All connection attempts failed")
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://localhost", "http://", "http://localhost:0", "http://[::1"])
+@pytest.mark.parametrize("name", ["OPENAI", "ANTHROPIC"])
+def test_a_base_url_that_is_none_is_told(name: str, url: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name}_BASE_URL is no URL; write http://"):
+        choose_model({f"{name}_API_KEY": "mine", f"{name}_BASE_URL": url})
 
 
 async def test_a_file_that_a_compatible_server_does_not_read_is_refused_before_anything_is_sent() -> None:

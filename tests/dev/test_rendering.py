@@ -51,7 +51,7 @@ def test_a_turn_shows_text_calls_output_time_and_its_end() -> None:
         "    oops",
         "    exit 2 · 41 ms",
         "Two files.",
-        "— completed · 2.0 s · 2 model calls, 1 tool calls, 42 tokens",
+        "— completed · 2.0 s · 2 model calls, 1 tool call, 42 tokens",
     ]
 
 

@@ -16,7 +16,7 @@ from anthropic.types import Message
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.turn_start import ModelDescriptor
 from pod_host.dev.models.base import FileReader, ModelAnswer, ModelRefusal, failed
-from pod_host.dev.models.failures import refusal
+from pod_host.dev.models.failures import refusal, unreached
 from pod_host.dev.models.media import IMAGES, PDF, fetch
 
 PROVIDER: Final = "anthropic"
@@ -78,7 +78,7 @@ class AnthropicModel:
             status = fault.status_code if fault.status_code >= 400 else 500
             return refusal(status, kinds, fault.api_message or fault.message, fault.response.headers)
         except anthropic.APIError as fault:
-            return failed("transient", str(fault), retryable=True)
+            return unreached(fault)
         return self._candidate(message, request_id)
 
     async def _request(self, call: JsonObject, files: FileReader) -> dict[str, Any]:

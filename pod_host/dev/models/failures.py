@@ -53,6 +53,12 @@ def refusal(status: int, kinds: tuple[str | None, ...], message: str, headers: M
     return failed(code, message, retryable=code in _RETRYABLE, retry_after_ms=_retry_after_ms(headers))
 
 
+def unreached(fault: Exception) -> ModelAnswer:
+    """The SDKs keep what was wrong with the connection to themselves."""
+    why = str(fault.__cause__ or "")
+    return failed("transient", f"{str(fault).rstrip('.')}: {why}" if why else str(fault), retryable=True)
+
+
 def _retry_after_ms(headers: Mapping[str, str]) -> int | None:
     """Of ``retry-after-ms``, or ``retry-after`` in seconds; a date is not worth a parser here."""
     for name, scale in (("retry-after-ms", 1), ("retry-after", 1000)):

@@ -16,7 +16,7 @@ from openai.types.chat import ChatCompletion
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.turn_start import ModelDescriptor
 from pod_host.dev.models.base import FileReader, ModelAnswer, ModelRefusal, failed
-from pod_host.dev.models.failures import refusal
+from pod_host.dev.models.failures import refusal, unreached
 from pod_host.dev.models.media import IMAGES, PDF, fetch
 
 PROVIDER: Final = "openai"
@@ -74,7 +74,7 @@ class OpenAIModel:
                 fault.status_code, (fault.code, fault.type), f"{fault.message}{hint}", fault.response.headers
             )
         except openai.APIError as fault:
-            return failed("transient", str(fault), retryable=True)
+            return unreached(fault)
         return self._candidate(completion)
 
     async def _request(self, call: JsonObject, files: FileReader) -> dict[str, Any]:
