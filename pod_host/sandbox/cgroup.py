@@ -74,6 +74,16 @@ def _mounts(proc: str) -> Iterator[tuple[str, str]]:
                 yield root, mount
 
 
+def least_limit(own: Cgroup, *names: str) -> int | None:
+    """The least of these limits, of ``own`` and of what is above it as far as we see."""
+    found = []
+    directory = own.directory
+    while directory.startswith(own.mount):
+        found += [int(text) for name in names if (text := _read(f"{directory}/{name}")) not in ("", _UNLIMITED)]
+        directory = os.path.dirname(directory)
+    return min(found, default=None)
+
+
 def delegated(own: Cgroup) -> Cgroup | None:
     """The base, when it is delegated to whoever is in ``own``; that we may use it is not looked at."""
     base = _base(own)
@@ -209,12 +219,12 @@ def shares(base: Cgroup, controllers: Sequence[str]) -> list[tuple[str, str]]:
     limit, so that commands meet theirs first; a weight counts only while there is too little for all."""
     wanted = []
     if "memory" in controllers:
-        most = _least(base, "memory.max", "memory.high")
+        most = least_limit(base, "memory.max", "memory.high")
         if most is not None:
             wanted.append(("memory.max", str(most - min(limits.HOST_MEMORY_BYTES, most // 4))))
         wanted.append(("memory.oom.group", "0"))  # one hog must not take the other sessions' commands along
     if "pids" in controllers:
-        most = _least(base, "pids.max")
+        most = least_limit(base, "pids.max")
         room = limits.COMMANDS_TASKS if most is None else most - min(limits.HOST_TASKS, most // 4)
         wanted.append(("pids.max", str(min(limits.COMMANDS_TASKS, room))))
     if "cpu" in controllers:
@@ -222,16 +232,6 @@ def shares(base: Cgroup, controllers: Sequence[str]) -> list[tuple[str, str]]:
     if "io" in controllers:
         wanted.append(("io.weight", f"default {limits.COMMANDS_WEIGHT}"))
     return wanted
-
-
-def _least(base: Cgroup, *names: str) -> int | None:
-    """The least of these limits, of base and of what is above it as far as we see."""
-    found = []
-    directory = base.directory
-    while directory.startswith(base.mount):
-        found += [int(text) for name in names if (text := _read(f"{directory}/{name}")) not in ("", _UNLIMITED)]
-        directory = os.path.dirname(directory)
-    return min(found, default=None)
 
 
 def _move_all(source: str, target: str) -> None:

@@ -7,6 +7,7 @@ of a uid that is not root, for whatever gets away; ``cgroup``: where all of it g
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -15,11 +16,23 @@ import sys
 from types import FrameType
 
 
+def enter(cgroup: str) -> None:
+    """As container runtimes do: where it was divided already, beside whom it was divided for."""
+    for place in (cgroup, f"{cgroup}/host"):
+        try:
+            with open(f"{place}/cgroup.procs", "w") as procs:
+                procs.write("0")
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+        else:
+            return
+
+
 def main() -> None:
     settings = json.loads(sys.argv[1])
     if settings["cgroup"]:  # we, not who made the namespace: in here only our own have numbers
-        with open(f"{settings['cgroup']}/cgroup.procs", "w") as procs:
-            procs.write("0")
+        enter(settings["cgroup"])
     host = os.fork()
     if host == 0:
         os.setsid()  # a group of this namespace: one of outside has no number here

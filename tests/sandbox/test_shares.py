@@ -85,6 +85,21 @@ async def test_commands_are_less_urgent_than_the_worker_and_die_first_for_memory
     assert score == min(1000, oom_score(report.pid) + 500)
 
 
+def may_lower_scores() -> bool:
+    status = Path("/proc/self/status").read_text()
+    return bool(int(status.partition("CapEff:")[2].split()[0], 16) >> 24 & 1)  # CAP_SYS_RESOURCE
+
+
+async def test_a_command_resets_its_score_no_lower_than_the_kernel_was_told(box: Box) -> None:
+    """Only who may lower scores can set a floor; else the host's own is the least, and the kernel takes the largest."""
+    hosts = oom_score(os.getpid())
+    output = await box.bash(f"echo {hosts} > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj")
+    assert (int(output["stdout"]) > hosts) is (os.geteuid() == 0 and may_lower_scores())
+    report = await box.sandbox.report()
+    output = await box.bash(f"echo {oom_score(report.pid)} > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj")
+    assert int(output["stdout"]) == oom_score(report.pid)
+
+
 IN_FLIGHT = """
 import os, resource, socket, sys, time
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

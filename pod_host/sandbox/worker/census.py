@@ -13,21 +13,25 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from pod_host import limits
+from pod_host.sandbox import cgroup
 from pod_host.sandbox.tags import threads_of
 from pod_host.sandbox.worker.loop import Loop
 
 _PAUSE_SECONDS: Final = 0.25
 _PAUSE_MOST_SECONDS: Final = 1.0
 _COST_RATIO: Final = 50  # a count that costs much, on a machine full of processes, is made less often: 2 % of a core
-_CONTAINERS_OWN: Final = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")  # version 2, version 1
+_VERSION_1: Final = "/sys/fs/cgroup/pids/pids.max"  # a container's own cgroup is mounted there as the root
 
 
 def most_tasks() -> int:
-    """Of one command. Half of what the container may have at all, where that is less: the others need some too."""
+    """Of one command. Half of what our cgroup may have at all, where that is less: the others need some too."""
     most = [limits.COMMAND_TASKS]
-    for path in _CONTAINERS_OWN:
-        with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:  # "max" is no number
-            most.append(int(file.read()) // 2)
+    own = cgroup.own_cgroup()
+    whole = own and cgroup.least_limit(own, "pids.max")
+    if whole:
+        most.append(whole // 2)
+    with contextlib.suppress(OSError, ValueError), open(_VERSION_1, "rb") as file:  # "max" is no number
+        most.append(int(file.read()) // 2)
     processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if processes != resource.RLIM_INFINITY:
         most.append(processes // 2)

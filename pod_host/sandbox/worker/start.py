@@ -23,6 +23,8 @@ from pod_host.sandbox.tags import RLIMIT_LOCKS, NoRoomForTags, TagSpace
 _INFINITY: Final = resource.RLIM_INFINITY
 _MOST_DESCRIPTORS: Final = 1 << 20  # where there is no limit: the kernel has one of its own
 _KEPT_DESCRIPTORS: Final = 1024
+_CAP_SYS_RESOURCE: Final = 24
+_LEAST_OVER_HOST: Final = 100  # of 1000: a tenth of the memory there is
 _KEPT_IGNORED: Final = {signal.SIGPIPE, signal.SIGXFSZ}  # a write that fails tells us by its errno
 _GIT_DEFAULTS: Final = """\
 # Written once, as a default: git can name an author though the user has no entry in the password file.
@@ -115,6 +117,7 @@ def confine(settings: Settings) -> Started:
     ruleset = files_ruleset(abi, denied, needed, readable, programs) if abi else None
     descriptors = _set_limits()
     if uid is not None:
+        _set_least_oom_score()
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
@@ -167,6 +170,18 @@ def _set_limits() -> tuple[int, int]:
         with contextlib.suppress(ValueError, OSError):  # only root may raise them; tags fit under lower ones too
             resource.setrlimit(which, (_INFINITY, _INFINITY))
     return min(soft, theirs), theirs
+
+
+def _set_least_oom_score() -> None:
+    """No command shall reset its score to the host's. What a process that may lower scores writes is a floor for all that
+    comes of it; what any other writes is none, and would only put us before the host."""
+    with open("/proc/self/status", "rb") as status:
+        (capabilities,) = [int(line.split()[1], 16) for line in status if line.startswith(b"CapEff:")]
+    if capabilities >> _CAP_SYS_RESOURCE & 1:
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "r+b", buffering=0) as file:
+            own = int(file.read())
+            file.seek(0)
+            file.write(b"%d" % min(1000, own + _LEAST_OVER_HOST))
 
 
 def _write_git_defaults(home: str) -> None:
