@@ -113,6 +113,7 @@ CANCEL_SECONDS: Final = 2.0  # a gate call's cancel route
 MODEL_RETRY_FIRST_SECONDS: Final = 1.0  # before a retryable model failure is asked again, doubled each time
 MODEL_RETRY_MOST_SECONDS: Final = 120.0  # and at most, whatever a provider's retryAfterMs says
 YIELD_BYTES: Final = 16 * MIB  # edits of a segment: they leave in one frame, with its output
+ANSWER_CALLS: Final = 1000  # tool calls of one answer: one with more is gone wrong, and is asked for again
 STEP_CALLS: Final = 64  # tool calls of one step that run; the model is told of the others
 STEP_RESULT_BYTES: Final = 256 * KIB  # a step's results together, as JSON: what a model can still read
 ENTRY_ENVELOPE_BYTES: Final = 4 * KIB  # of RECORD_ENTRY_BYTES: what an entry holds beside the results

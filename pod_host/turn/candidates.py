@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.model_call import ModelFailure
 from pod_host.turn.blocks import in_shape
@@ -70,6 +71,9 @@ def unusable(candidate: Candidate, *, may_be_silent: bool) -> ModelFailure | Non
     finish = candidate.wire.get("finishReason")
     if finish == "content-filter":
         return _failure("content_policy", "The provider's content filter stopped the model's answer.", again=False)
+    if len(candidate.calls) > limits.ANSWER_CALLS:
+        text = f"The model's answer holds {len(candidate.calls)} tool calls, more than {limits.ANSWER_CALLS}."
+        return _failure("invalid_output", text, again=True)
     if candidate.calls or candidate.text.strip():
         return None
     if finish == "length":

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.effects import tool_failure
 from pod_host.contract.encoding import encode
+from pod_host.turn.endings import TurnFailure
 from pod_host.turn.text import readable, shortened
 
 _SHORTEST = 64  # characters that a cut text keeps at least: below that it says nothing
 _LEAST = 256  # bytes of the smallest share: a failure that says what is wrong
 _ENVELOPE = 512 + 2 * 256  # bytes of a result beside its payload: members' names, the call's id and name
+_STEP_ENVELOPE = 2048  # of the entry and its edit, beside the results: the names of turn and step
 
 
 def share_bytes(record_entry_bytes: int, calls: int) -> int:
@@ -68,6 +72,25 @@ def tool_result(call_id: str, tool_name: str, value: Json) -> JsonObject:
     if kind == "completed" and "output" in value:
         return {**head, "kind": "completed", "output": value["output"], **_present(value, "files")}
     return {**head, "kind": "completed", "output": value}
+
+
+def fit_step(results: Sequence[JsonObject], most_bytes: int) -> list[JsonObject]:
+    """A step's results, of which each was fitted to its share, within one entry of ``most_bytes``: of those that even so are
+    too many, the last are no more than failures. Raises TurnFailure for so many that not even that is enough."""
+    fitted = list(results)
+    over = sum(json_bytes(result) + 1 for result in results) - (most_bytes - _STEP_ENVELOPE)
+    for index in reversed(range(len(fitted))):
+        if over <= 0:
+            return fitted
+        result = fitted[index]
+        code = result.get("code", "tool.result-too-large")
+        least = tool_result(result["callId"], result["toolName"], failure(code, "No room is left in this step."))
+        over -= max(json_bytes(result) - json_bytes(least), 0)
+        fitted[index] = least
+    if over <= 0:
+        return fitted
+    text = f"The results of {len(results)} calls of one step do not fit into recordEntryBytes, {most_bytes}"
+    raise TurnFailure("limit_exceeded", text)
 
 
 def _texts(value: JsonObject, *names: str) -> JsonObject:

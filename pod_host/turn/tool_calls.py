@@ -22,7 +22,7 @@ from pod_host.turn.endings import Stopped, Waits
 from pod_host.turn.identity import Identities
 from pod_host.turn.journal import Execution, Fate, Held, IntentTooLarge, Journal, Known, Unknown
 from pod_host.turn.ports import GatePort
-from pod_host.turn.results import failure, fit, share_bytes, smaller, tool_result
+from pod_host.turn.results import failure, fit, fit_step, share_bytes, smaller, tool_result
 from pod_host.turn.shaping import Shaper, StepBudget
 from pod_host.turn.stop import Stop
 from pod_host.turn.text import shortened
@@ -74,7 +74,7 @@ class ToolCalls:
         held = [result for result in settled if isinstance(result, Waits)]
         if held:
             raise _all_of(held)
-        results = [result for result in settled if not isinstance(result, Waits)]
+        results = fit_step([result for result in settled if not isinstance(result, Waits)], self.record_entry_bytes)
         self.tools.find(found_in(results))
         return results
 

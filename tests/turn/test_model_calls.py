@@ -152,6 +152,7 @@ async def test_an_answer_whose_entry_would_pass_the_record_fails_before_the_work
         ({"output": [{"type": "text", "text": " \n"}]}, "model.invalid_output", limits.MODEL_ATTEMPTS),
         ({"output": [{"type": "reasoning", "text": "hm"}]}, "model.invalid_output", limits.MODEL_ATTEMPTS),
         ({"output": [], "finishReason": "other"}, "model.invalid_output", limits.MODEL_ATTEMPTS),
+        (calls(*[("bash", {})] * 1001), "model.invalid_output", limits.MODEL_ATTEMPTS),
         ({"output": [], "finishReason": "length"}, "model.invalid_output", 1),
         ({"output": [], "finishReason": "content-filter"}, "model.content_policy", 1),
         ({**text("I am"), "finishReason": "content-filter"}, "model.content_policy", 1),

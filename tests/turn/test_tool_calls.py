@@ -11,6 +11,7 @@ import pytest
 from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.effects import HarnessTarget
+from pod_host.contract.encoding import encode
 from pod_host.errors import InputIssue, RuntimeRefusal, SandboxError, WorkerLost
 from pod_host.sandbox.outcomes import Completed, Failed, Outcome
 from pod_host.turn import Reported
@@ -170,6 +171,17 @@ async def test_more_calls_than_run_in_one_step_are_refused_for_the_rest() -> Non
     results, _ = await results_of(answer, sandbox)
     assert len(sandbox.started) == limits.STEP_CALLS
     assert [result.get("code") for result in results[-3:]] == [None, "tool.too-many", "tool.too-many"]
+
+
+@pytest.mark.parametrize(("count", "most"), [(64, 16_384), (200, 32_768), (400, 65_536), (1000, 983_040)])
+async def test_however_many_calls_a_step_has_its_results_fit_one_entry(count: int, most: int) -> None:
+    """The double refuses the turn's output otherwise."""
+    sandbox = Sandbox(work=lambda tool, arguments: Completed("x" * 5000))
+    answer = calls(*[("bash", {"command": "l"})] * count)
+    results, runtime = await results_of(answer, sandbox, limits={"recordEntryBytes": most})
+    assert [result["callId"] for result in results] == [f"c{number}" for number in range(count)]
+    assert results[0]["kind"] == "completed"
+    assert len(encode(runtime.transcript[2])) < most
 
 
 async def test_a_failed_outcome_reaches_the_model() -> None:
