@@ -99,17 +99,17 @@ async def post(
 async def _body(response: httpx.Response, claim: Claim | None) -> bytearray:
     loop = asyncio.get_running_loop()
     held = bytearray()
-    taken = claim is None
+    size = _size(response)
+    taken = False
     try:
         async with asyncio.timeout(None) as patience:
             async for chunk in response.aiter_bytes():
                 held += chunk
-                if len(held) > limits.FRAME_BYTES:
+                if max(len(held), size) > limits.FRAME_BYTES:
                     raise AnswerTooLarge(f"the answer is larger than {limits.FRAME_BYTES} bytes")
                 if claim is not None and len(held) > limits.ANSWER_SMALL_BYTES:
                     if not taken:
-                        patience.reschedule(None)
-                        await claim.take(_size(response))
+                        await claim.take(size)
                         taken = True
                     patience.reschedule(loop.time() + limits.ANSWER_SILENCE_SECONDS)
     except TimeoutError:
@@ -118,7 +118,7 @@ async def _body(response: httpx.Response, claim: Claim | None) -> bytearray:
 
 
 def _size(response: httpx.Response) -> int:
-    """Of a large answer, in bytes, before it is read: what its head says, else the most that it should be."""
+    """Of an answer, in bytes, before it is read: what its head says, else the most that it should be."""
     told = response.headers.get("Content-Length", "")
     return int(told) if told.isascii() and told.isdigit() else limits.TOOL_ANSWER_BYTES
 

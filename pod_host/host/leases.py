@@ -123,9 +123,6 @@ class Leases:
             await _report_thrown(run, "invalid", f"This harness cannot read the turn. {fault}")
             return
         log.info("lease.granted", **ids, segment=start.checkpoint.segment)
-        if start.engine != "agent":
-            await _report_thrown(run, "unsupported_engine", f"This harness runs no {start.engine} turns.")
-            return
         beating: asyncio.Task[None] | None = None
         try:
             turn = self._new_turn(run, start)

@@ -229,14 +229,6 @@ async def test_a_turn_that_cannot_be_read_is_failed_and_names_the_member(
     await setting.turn("run-2")
 
 
-async def test_a_flow_is_refused_as_failed(lease: Callable[..., Any]) -> None:
-    setting = await lease()
-    await setting.connection.offer("run-1", turn_start(engine="flow"))
-    failed = await setting.connection.asked("turn.failed")
-    assert failed["thrown"]["code"] == "unsupported_engine"
-    assert setting.turns.all == []
-
-
 async def test_a_lease_that_fails_is_asked_again(lease: Callable[..., Any], core: Core) -> None:
     refusals = 3
 
