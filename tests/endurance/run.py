@@ -156,7 +156,7 @@ class Story:
     async def _warm_up(self) -> None:
         """Some load without a fault, and a first rest to compare the others with."""
         self._load.go()
-        await self._progress(120)
+        await self._progress(80)
         await self._rest(-1)
 
     async def _chapter(self, faults: list[Fault]) -> None:
