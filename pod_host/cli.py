@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
 def _message(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError("it is empty; write something")
-    return os.fsencode(text).decode(errors="replace")  # bytes that are no UTF-8 come as surrogates, which nobody takes
+    return text
 
 
 def _path(text: str) -> str:

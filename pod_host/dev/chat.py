@@ -13,6 +13,11 @@ from pod_host.dev.rendering import Screen
 _OVER: Final = {"turn.completed": "completed", "turn.failed": "failed", "turn.cancelled": "cancelled"}
 
 
+def well_formed(text: str) -> str:
+    """Bytes that are no UTF-8 come from terminals and arguments as lone surrogates, which no JSON and no file takes."""
+    return text.encode(errors="surrogatepass").decode(errors="replace")
+
+
 class Chat:
     """``last``: how the last turn ended, None before one did. ``refused``: a call was not approved, for want of a person.
     ``on_change`` is called when what is under way or what is asked has changed."""
@@ -59,7 +64,7 @@ class Chat:
 
     async def send(self, text: str) -> None:
         """While a turn runs the message waits, and the next turn takes it."""
-        turn_id = (await self._north.send(self._session_id, text)).get("turnId")
+        turn_id = (await self._north.send(self._session_id, well_formed(text))).get("turnId")
         if turn_id is not None and turn_id not in self._over:
             self._active.add(turn_id)
             self.on_change()

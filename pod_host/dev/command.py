@@ -115,6 +115,9 @@ async def _talk(
         session_id, after, earlier = await _session(north, kept=bool(arguments.keep))
         chat = Chat(north, session_id, screen)
         screen.say(_banner(agent, model, at, runtime))
+        person = sys.stdin.isatty() and sys.stdout.isatty()
+        if person and arguments.message is None:
+            screen.say("Ctrl-C cancels the turn under way; Ctrl-D, or Ctrl-C without one, ends the chat")
         if earlier:
             screen.say(f"going on with the session of {earlier}")
         for line in unset_variables(agent, os.environ):
@@ -127,7 +130,9 @@ async def _talk(
         life.push_async_callback(host.stop)
         following = await life.enter_async_context(_task(chat.follow(after)))
         dying = await life.enter_async_context(_task(_death(host)))
-        talking = await life.enter_async_context(_task(_converse(arguments, chat, setup, at, interrupts)))
+        talking = await life.enter_async_context(
+            _task(_converse(arguments, chat, setup, at, interrupts, person=person))
+        )
         done, _ = await asyncio.wait({following, dying, talking}, return_when=asyncio.FIRST_COMPLETED)
         if talking in done:
             return talking.result()
@@ -149,7 +154,13 @@ async def _session(north: North, *, kept: bool) -> tuple[str, int, str | None]:
 
 
 async def _converse(
-    arguments: argparse.Namespace, chat: Chat, setup: _SetupWatch, at: Directories, interrupts: Interrupts
+    arguments: argparse.Namespace,
+    chat: Chat,
+    setup: _SetupWatch,
+    at: Directories,
+    interrupts: Interrupts,
+    *,
+    person: bool,
 ) -> int:
     """From the host's connection to the last word."""
     try:
@@ -159,7 +170,6 @@ async def _converse(
         raise _Ended(f"the host did not connect within {CONNECT_SECONDS:.0f} s", *setup.last) from None
     await setup.over.wait()
     await chat.resume()  # what an earlier run left under way goes on
-    person = sys.stdin.isatty() and sys.stdout.isatty()
     if arguments.message is not None:
         return await terminal.one_message(chat, arguments.message, interrupts, person=person)
     if person:

@@ -21,7 +21,7 @@ from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.patch_stdout import patch_stdout
 
-from pod_host.dev.chat import Chat
+from pod_host.dev.chat import Chat, well_formed
 from pod_host.dev.rendering import Screen
 
 PROMPT: Final = "› "
@@ -110,7 +110,7 @@ async def prompt(chat: Chat, interrupts: Interrupts, history: Path | None) -> in
     keys = KeyBindings()
     session: PromptSession[str] = PromptSession(
         message=lambda: QUESTION if chat.asked else BUSY if chat.running else PROMPT,
-        history=FileHistory(str(history)) if history else InMemoryHistory(),
+        history=_History(str(history)) if history else InMemoryHistory(),
         key_bindings=keys,
     )
 
@@ -159,6 +159,11 @@ async def _ask() -> bool:
 
 def _code(chat: Chat) -> int:
     return 0 if chat.last in (None, "completed") and not chat.refused else 1
+
+
+class _History(FileHistory):
+    def store_string(self, string: str) -> None:
+        super().store_string(well_formed(string))
 
 
 class _Lines:

@@ -360,7 +360,7 @@ class Terminal:
 
 def test_a_terminal_has_a_prompt_and_turns_are_shown_above_it(place: Path) -> None:
     with Terminal(place) as terminal:
-        terminal.until("›")
+        terminal.until("Ctrl-D(?s:.*)›")
         terminal.type("run `echo $((40 + 2))`\r")
         assert "\x1b[36m" in terminal.until(r"\b42\b"), "colours on a terminal"
         terminal.until("— completed(?s:.*)›")

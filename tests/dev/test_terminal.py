@@ -161,6 +161,14 @@ async def test_what_is_typed_is_sent_and_the_end_of_input_ends(tmp_path: Path) -
     assert not [one for one in served.asked if one[1] == MESSAGES]
 
 
+async def test_bytes_that_are_no_text_are_sent_and_kept_as_text(tmp_path: Path) -> None:
+    async with prompting([], tmp_path / "history") as (keys, served, _):
+        keys.send_bytes(b"caf\xe9\r")
+        sent = await served.was_asked("POST", MESSAGES)
+    assert sent["input"].encode().startswith(b"caf")
+    assert "caf" in (tmp_path / "history").read_text(encoding="utf-8")
+
+
 async def test_interrupting_cancels_a_turn_and_at_the_prompt_it_ends() -> None:
     lines = Lines()
     async with prompting(lines) as (keys, served, task):
