@@ -1,4 +1,4 @@
-"""Hostile data to every reader: some new each time, and all that was ever found to matter."""
+"""Hostile data to every reader: the same draws at each run (tests/conftest.py), and all that was ever found to matter."""
 
 from __future__ import annotations
 
