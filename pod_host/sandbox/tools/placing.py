@@ -18,7 +18,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -27,6 +27,7 @@ from pod_host.sandbox.tools.workspace import ToolFailure
 
 _DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NAMELESS: Final = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
 _REFUSED: Final = (errno.EPERM, errno.EACCES, errno.EROFS, errno.EBUSY)  # a rename is not ours to do: write in place
 _ATTRIBUTES: Final = ("user.", "system.posix_acl_")  # what an owner may set; the rest is the kernel's own
 
@@ -98,29 +99,49 @@ def _step(directory: int, name: str) -> int:
 def _replace(directory: int, name: str, old: os.stat_result | None, content: bytes) -> None:
     """A new file like ``old``, renamed over it. Leaves nothing behind when it fails."""
     temporary = f".pod-host-{secrets.token_hex(8)}"  # not made from the name: that may be as long as names can be
+
+    def fill(descriptor: int) -> None:
+        if old is not None:
+            _liken(descriptor, old, f"/proc/self/fd/{directory}/{name}")
+        _write_all(descriptor, content)
+
     try:
-        descriptor = os.open(temporary, _NEW, 0o666, dir_fd=directory)
-    except OSError as error:
-        if old is not None and error.errno in _REFUSED:
-            raise _CannotReplace from None
-        raise
-    try:
-        try:
-            if old is not None:
-                _liken(descriptor, old, f"/proc/self/fd/{directory}/{name}")
-            _write_all(descriptor, content)
-        finally:
-            os.close(descriptor)
-        try:
-            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-        except OSError as error:
-            if old is not None and error.errno in _REFUSED:
-                raise _CannotReplace from None
-            raise
-    except BaseException:  # whatever it was, a killed thread included: no litter in the user's directory
+        if not _appear(directory, temporary, fill):
+            _grow(directory, temporary, fill)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException as fault:  # whatever it was, a killed thread included: no litter in the user's directory
         with suppress(OSError):
             os.unlink(temporary, dir_fd=directory)
+        if old is not None and isinstance(fault, OSError) and fault.errno in _REFUSED:
+            raise _CannotReplace from None
         raise
+
+
+def _appear(directory: int, name: str, fill: Callable[[int], None]) -> bool:
+    """Makes a file without a name, fills it and gives it its name: a worker that is killed meanwhile leaves nothing half
+    written. False where the file system, or what is confined of us, does not let us."""
+    try:
+        descriptor = os.open(".", _NAMELESS, 0o666, dir_fd=directory)
+    except OSError:
+        return False
+    try:
+        fill(descriptor)
+        try:
+            os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
+        except OSError:
+            return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _grow(directory: int, name: str, fill: Callable[[int], None]) -> None:
+    """Makes a file that has its name from the beginning, and fills it."""
+    descriptor = os.open(name, _NEW, 0o666, dir_fd=directory)
+    try:
+        fill(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _liken(descriptor: int, old: os.stat_result, old_path: str) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
+import signal
 import stat
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -283,3 +286,54 @@ def test_a_script_can_run_at_once(workspace: Workspace, root: Path) -> None:
         write(workspace, "run", f"#!/bin/sh\necho {number}\n")
         assert subprocess.run([root / "run"], capture_output=True, check=True).stdout == f"{number}\n".encode()
     assert shutil.which(str(root / "run")) is not None
+
+
+def test_a_worker_that_is_killed_in_the_middle_leaves_nothing_half_written(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        os.close(os.open(root, os.O_WRONLY | os.O_TMPFILE))
+    except OSError:
+        pytest.skip("this file system has no files without a name")
+    (root / "f").write_text("old")
+    real = os.write
+
+    def half_and_the_end(descriptor: int, content: bytes) -> int:
+        real(descriptor, content[: len(content) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    for name in ("f", "new"):
+        child = os.fork()
+        if child == 0:
+            monkeypatch.setattr(os, "write", half_and_the_end)
+            put(name, str(root / name), b"new content")
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert os.listdir(root) == ["f"]
+    assert (root / "f").read_text() == "old"
+
+
+def test_where_files_cannot_be_without_a_name_they_are_replaced_all_the_same(
+    workspace: Workspace, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for nameless, linked in ((errno.EOPNOTSUPP, None), (None, errno.EXDEV)):
+        with monkeypatch.context() as patch:
+            fail_with(patch, "open", nameless, lambda flags: bool(flags & os.O_DIRECTORY and flags & os.O_WRONLY))
+            fail_with(patch, "link", linked, lambda flags: True)
+            write(workspace, "f", f"{nameless} {linked}")
+        assert (root / "f").read_text() == f"{nameless} {linked}"
+        assert no_litter(root)
+
+
+def fail_with(patch: pytest.MonkeyPatch, name: str, number: int | None, concerns: Callable[[int], bool]) -> None:
+    """Calls of ``os.<name>`` whose flags (the second argument, a number) it ``concerns`` fail with the error ``number``."""
+    real = getattr(os, name)
+
+    def failing(*arguments: Any, **named: Any) -> Any:
+        flags = arguments[1] if isinstance(arguments[1], int) else 0
+        if number is not None and concerns(flags):
+            raise OSError(number, os.strerror(number))
+        return real(*arguments, **named)
+
+    patch.setattr(os, name, failing)
