@@ -128,6 +128,7 @@ ARTIFACT_PAGE_BYTES: Final = 32 * KIB  # of text that read_artifact gives at onc
 RESULT_INLINE_BYTES: Final = 32 * KIB  # of an MCP or HTTP tool's result, as JSON: what is longer is stored (5b)
 RESULT_PREVIEW_BYTES: Final = 5 * KIB  # of one that was stored: four parts of its beginning, one of its end
 RESULT_SMALL_BYTES: Final = 1 * KIB  # a text so short is never stored: what would stand for it is as long
+RESULT_STUB_BYTES: Final = 512  # of one that was stored when the step's budget was spent
 RESULT_DEPTH: Final = 200  # levels of an MCP or HTTP result: whoever encodes it later must not run out of stack
 RESULT_PARTS: Final = 32  # of one result that are stored each by itself
 STORE_WAIT_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 20.0)  # after each refusal of a store that is out; then the run goes back

@@ -40,7 +40,7 @@ class StepBudget:
     @property
     def most(self) -> int:
         """For the next result: what is left, or a stub that names its artifact."""
-        return max(min(self.left, limits.RESULT_INLINE_BYTES), limits.RESULT_SMALL_BYTES)
+        return max(min(self.left, limits.RESULT_INLINE_BYTES), limits.RESULT_STUB_BYTES)
 
     def spend(self, size: int) -> None:
         if size > limits.RESULT_SMALL_BYTES:
@@ -58,34 +58,37 @@ class Shaper:
         """An outcome's value, of any size and form, as one whose JSON takes at most RESULT_INLINE_BYTES, about
         ``most_bytes``, and what ``budget`` has left. Raises Stopped."""
         async with budget.turn:
-            shaped = await self._shape(value, effect_id, tool_name, min(most_bytes, budget.most))
+            shaped = await self._shape(value, effect_id, tool_name, most_bytes, budget.most)
             budget.spend(len(await json_text(shaped)))
             return shaped
 
-    async def _shape(self, value: Json, effect_id: str, tool_name: str, most: int) -> Json:
+    async def _shape(self, value: Json, effect_id: str, tool_name: str, share: int, left: int) -> Json:
+        whole = min(share, max(left, limits.RESULT_SMALL_BYTES))  # what is so short is not shaped
         kind = value.get("kind") if isinstance(value, dict) else None
         if kind in ("failed", "denied"):
-            return fit(value, most)
+            return fit(value, whole)
         if is_deep(value, limits.RESULT_DEPTH):
             return failure(
                 "tool.result-too-large", f"The result is nested more than {limits.RESULT_DEPTH} levels deep."
             )
         completed = kind == "completed" and "output" in value
         outcome = value if completed else {"kind": "completed", "output": value}
-        call = _Call(self.artifacts, self.reader, effect_id, tool_name, most)
+        call = _Call(self.artifacts, self.reader, effect_id, tool_name, min(share, left), whole)
         shaped = await call.shape(outcome)
         return value if shaped is outcome else shaped
 
 
 @dataclass(slots=True)
 class _Call:
-    """The shaping of one result. ``files``: what of it the model is shown. ``stored``: how many parts were."""
+    """The shaping of one result to ``most`` bytes, where it takes more than ``whole``. ``files``: what of it the model is
+    shown. ``stored``: how many parts were."""
 
     artifacts: Artifacts
     reader: Reader
     effect_id: str
     tool_name: str
     most: int
+    whole: int
     files: list[JsonObject] = field(default_factory=list)
     stored: int = 0
 
@@ -99,7 +102,7 @@ class _Call:
                 parts[index] = await self._file(index, part)
             shaped = self._with(outcome, parts)
         size = len(await json_text(shaped))
-        if size <= self.most:
+        if size <= self.whole:
             return shaped
         parts = list(parts)
         for index in _longest_texts(parts):

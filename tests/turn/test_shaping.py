@@ -378,12 +378,12 @@ async def test_a_large_result_beside_many_small_ones_stays_whole() -> None:
 
 
 async def test_once_a_steps_budget_is_spent_a_result_is_a_stub_and_small_ones_still_pass() -> None:
-    outcomes = await of_a_step([25_000] * 20 + [500])
+    outcomes = await of_a_step([25_000] * 20 + [900])
     whole = [outcome for outcome in outcomes[:-1] if "truncated" not in outcome]
     assert len(whole) == limits.STEP_RESULT_BYTES // 25_100
-    assert len(encode(outcomes[-2])) <= limits.RESULT_SMALL_BYTES
+    assert len(encode(outcomes[-2])) <= limits.RESULT_STUB_BYTES
     assert outcomes[-2]["output"]["artifactId"]
-    assert outcomes[-1] == done("x" * 500)
+    assert outcomes[-1] == done("x" * 900)
     assert len(encode(outcomes)) <= limits.STEP_RESULT_BYTES + 20 * limits.RESULT_SMALL_BYTES
 
 
