@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 SECONDS ?= 60
+HOURS ?= 1
 TARGETS ?=
 
 # MESSAGE reaches the recipe through the environment, so that its quotes and dollars stay what they are.
 export MESSAGE
 
-.PHONY: dev test bench lint types imports unit fuzz image image-test kind kind-down lock clean
+.PHONY: dev test bench lint types imports unit fuzz endurance image image-test kind kind-down lock clean
 
 # One message (MESSAGE="…") or a chat, against the embedded Runtime, through the real host.
 dev: $(VENV)/.dev
@@ -61,6 +62,10 @@ $(VENV)/.made:
 # The coverage-guided run, SECONDS for each target (TARGETS="…": some of them). See docs/fuzzing.md.
 fuzz: $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(TARGETS)
+
+# Turns and commands under faults that come at random by a seed, for HOURS (ARGS="--seed S": that run). See docs/endurance.md.
+endurance: $(VENV)/.test
+	$(BIN)/python -m tests.endurance --hours $(HOURS) $(ARGS)
 
 # What a user would feel, beside what they would use instead: all benches (ARGS="NAME …": some; ARGS=--short: fewer rounds, and
 # a failure when a number is off by more than half). See docs/performance.md.
