@@ -57,24 +57,27 @@ class FileCache:
 
 
 class SkillFiles:
-    """Reads for one run. ``chunk_bytes``: the most of one range, as the Runtime limits it."""
+    """Reads for one run, one file at a time: they may be large. ``chunk_bytes``: the most of one range, as the Runtime
+    limits it."""
 
     def __init__(self, requests: Requests, cache: FileCache, chunk_bytes: int) -> None:
         self._requests = requests
         self._cache = cache
         self._range = min(chunk_bytes, limits.SKILL_RANGE_BYTES)
+        self._one_at_a_time = asyncio.Lock()
 
     async def read(self, skill: Skill, path: str) -> bytes:
         """Raises SkillUnavailable, and Stopped."""
         name = skill.files[path]
-        content = self._cache.get(name)
-        if content is None:
-            try:
-                content = await self._fetch(name)
-            except (TurnFailure, ContractViolation, SkillUnavailable) as fault:
-                text = f"{path} of the skill {skill.name} cannot be had: {fault}"
-                raise SkillUnavailable(text, passing=fault.code in _PASSING) from fault
-            self._cache.put(name, content)
+        async with self._one_at_a_time:
+            content = self._cache.get(name)
+            if content is None:
+                try:
+                    content = await self._fetch(name)
+                except (TurnFailure, ContractViolation, SkillUnavailable) as fault:
+                    text = f"{path} of the skill {skill.name} cannot be had: {fault}"
+                    raise SkillUnavailable(text, passing=fault.code in _PASSING) from fault
+                self._cache.put(name, content)
         return content
 
     async def all(self, skill: Skill) -> dict[str, bytes]:

@@ -315,6 +315,24 @@ async def test_a_worker_that_dies_while_it_mounts_is_asked_again_at_the_next_cal
     assert (sandbox.tries, sandbox.skills) == (2, {FOLDER: FILES})
 
 
+async def test_files_that_are_read_beside_one_another_come_one_at_a_time_and_each_once() -> None:
+    asked, most = 0, 0
+
+    async def slow() -> None:
+        nonlocal asked, most
+        asked += 1
+        most = max(most, asked)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        asked -= 1
+
+    answer = calls(*[("read_skill_resource", {"name": "pdf", "path": path}) for path in [*FILES, *FILES]])
+    runtime = with_skills(answer, text("Hi"))
+    runtime.intercept = lambda method, params: slow() if method == "definition.file" else None
+    await results(runtime, Sandbox())
+    assert (most, len(runtime.asked("definition.file"))) == (1, len(FILES))
+
+
 @pytest.mark.parametrize("code", ["unavailable", "internal"])
 async def test_a_store_that_is_out_for_one_call_has_the_skill_for_the_next(code: str) -> None:
     out = 2  # it is asked once more before a call does without
