@@ -156,7 +156,7 @@ class Discovery:
                     tools[tool["name"]] = tool
             cursor = answer.get("nextCursor") if isinstance(answer, dict) else None
             claim.give_back()
-            if not isinstance(cursor, str) or not cursor:
+            if room < 0 or not isinstance(cursor, str) or not cursor:
                 break
         return {**server, "tools": list(tools.values())}, left_out
 

@@ -122,7 +122,7 @@ class OutputsFolder:
                 if attempt == limits.EXPORT_ATTEMPTS:
                     raise
         if self.left:
-            await self._claim("artifact.export.skipped", self._left_out())
+            await self._claim("artifact.export.skipped", self._left_out(), told="outputs.left_out")
 
     def _left_out(self) -> JsonObject:
         """What is claimed of a folder that was stored without some of its files."""
@@ -192,9 +192,9 @@ class OutputsFolder:
                 raise FileFault(path, refusal.message) from refusal
             raise ArtifactRefused(refusal.code, f"{path}: {refusal.message}") from refusal
 
-    async def _claim(self, event: Event, payload: JsonObject) -> None:
-        """Best effort: the log says it too."""
-        tell(logging.WARNING, "outputs.not_saved", claim=event, **payload)
+    async def _claim(self, event: Event, payload: JsonObject, *, told: str = "outputs.not_saved") -> None:
+        """Best effort: the log says it too, as the event ``told``."""
+        tell(logging.WARNING, told, claim=event, **payload)
         params = EventParams(
             run_id=self.requests.run_id,
             session_id=self.ids.session_id,

@@ -133,6 +133,14 @@ async def test_what_one_server_lists_is_bounded(monkeypatch: pytest.MonkeyPatch)
     assert runtime.tools.recorded[0]["diagnostics"][0]["message"] == "2 tools; left out: t2, t3"
 
 
+async def test_a_server_that_lists_more_is_not_asked_for_the_next_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MCP_SERVER_BYTES", 1000)
+    page = [tool("t", description="x" * 600), tool("u", description="x" * 600)]
+    runtime = runtime_of({"docs": Server([page] * 50)})
+    await run(runtime)
+    assert len([path for path, _, _ in runtime.tools.asked if path == MCP_LIST_PATH]) == 1
+
+
 @pytest.mark.parametrize(
     ("failure", "outcome"),
     [
