@@ -12,10 +12,16 @@ from pod_host.contract.transcript import Entry
 VERSION = 1
 
 
-def state_of(turn_id: str, steps: int, found: Sequence[str] = ()) -> JsonObject:
-    """``steps``: how many the turn has had, over all its segments. ``found``: deferred tools that are offered."""
+def state_of(turn_id: str, steps: int, found: Sequence[str] = (), most_bytes: int | None = None) -> JsonObject:
+    """``steps``: how many the turn has had, over all its segments. ``found``: deferred tools that are offered, of which the
+    last stay where all of them would pass ``most_bytes``."""
     state: JsonObject = {"v": VERSION, "turnId": turn_id, "steps": steps}
-    return {**state, "found": list(found)} if found else state
+    if not found:
+        return state
+    whole = {**state, "found": list(found)}
+    if most_bytes is not None and len(encode(whole)) > most_bytes:
+        return state_of(turn_id, steps, found[1:], most_bytes)
+    return whole
 
 
 def kept_state(state: Json, turn_id: str, most_bytes: int) -> Json:

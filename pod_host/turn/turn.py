@@ -160,7 +160,7 @@ class Turn:
         output = TurnOutput(
             run_id=self._requests.run_id,
             status="yielded",
-            state=state_of(self._ids.turn_id, end.steps, loop.tools.tools.found),
+            state=state_of(self._ids.turn_id, end.steps, loop.tools.tools.found, start.limits.harness_state_bytes),
             transcript=transcript.updates(start.limits.record_entry_bytes),
         )
         if isinstance(end, Answered):
