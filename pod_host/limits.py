@@ -154,6 +154,7 @@ MCP_INSTRUCTIONS_TOTAL: Final = 16_000  # … and of all
 OUTPUT_CORRECTIONS: Final = 2  # of an answer that does not fit the agent's output schema, in one turn
 AGENT_DEPTH: Final = 2  # an agent used as a tool may use others, and those none
 AGENT_STEPS: Final = 40  # of one call of an agent used as a tool
+AGENTS_SECONDS: Final = 40 * 60.0  # of a segment in which they run: core ends one after 50 min, and all of its turn
 AGENTS_AT_ONCE: Final = 8  # of those that one step calls
 STOP_SECONDS: Final = 3.0  # a stopped turn: for an aborted command to end, and for what is in hand to be reported
 TRANSCRIPT_CACHE_BYTES: Final = 64 * MIB  # transcripts of a host's sessions, as encoded; the least recent go first

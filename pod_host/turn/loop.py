@@ -38,8 +38,9 @@ class Yields:
 
 @dataclass(frozen=True, slots=True)
 class AgentLoop:
-    """``answers``: what the last answer must be. ``steps``: how many the turn had when the segment began. ``most_steps``:
-    the loop yields after so many, and for nothing else; None: as a segment does."""
+    """``answers``: what the last answer must be. ``steps``: how many the turn had when the segment began, and ``began`` when
+    that was, by the event loop's clock. ``most_steps``: of the loop of an agent used as a tool, which ends after so many, or
+    when the segment has no time left; None: it yields as a segment does."""
 
     ids: Identities
     conversation: Conversation
@@ -48,11 +49,11 @@ class AgentLoop:
     answers: Answers
     stop: Stop
     steps: int
+    began: float
     most_steps: int | None = None
 
     async def run(self, inputs: list[Entry]) -> Answered | Yields:
         """The segment. Raises what model and tool calls raise: Stopped, Waits, TurnFailure."""
-        began = asyncio.get_running_loop().time()
         for entry in inputs:
             self.transcript.append(entry)
         step = self.steps
@@ -63,7 +64,7 @@ class AgentLoop:
                 answered = await self._step(step)
             if answered is not None:
                 return answered
-            if self._is_long(step, asyncio.get_running_loop().time() - began):
+            if self._is_long(step, asyncio.get_running_loop().time() - self.began):
                 return Yields(step)
 
     async def _step(self, step: int) -> Answered | None:
@@ -86,7 +87,7 @@ class AgentLoop:
         """Whether the segment should end at this boundary. Time is no replayed fact, and need not be: a segment that ran
         again and goes on past this boundary asks for effects that nobody has asked for."""
         if self.most_steps is not None:
-            return step - self.steps >= self.most_steps
+            return step - self.steps >= self.most_steps or seconds >= limits.AGENTS_SECONDS
         return (
             step - self.steps >= limits.YIELD_STEPS
             or seconds >= limits.YIELD_SECONDS

@@ -51,7 +51,7 @@ from pod_host.turn.workspace_files import WorkspaceFiles
 class Segment:
     """What all loops of a segment share. ``start``: the turn's own. ``sandbox`` None: the session has none, so no sandbox
     tools are offered. ``notes``: the host's sentences for the model. ``mounting``: held while a skill is mounted, so that
-    agents which share one do not mount it twice."""
+    agents which share one do not mount it twice. ``began``: by the event loop's clock."""
 
     start: TurnStart
     run: RunPort
@@ -65,6 +65,7 @@ class Segment:
     files: FileCache
     notes: Sequence[str]
     mounting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    began: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
     @property
     def workspace(self) -> str | None:
@@ -116,6 +117,7 @@ class Loop:
             answers=answers,
             stop=segment.stop,
             steps=steps_before(state, self.ids.turn_id, entries),
+            began=segment.began,
             most_steps=limits.AGENT_STEPS if self.used else None,
         )
 
@@ -208,4 +210,5 @@ class Loop:
         end = await loop.run([*pinned_entries(start), message_entry(arguments, self.ids.turn_id)])
         if isinstance(end, Answered):
             return end.output
-        raise TurnFailure("too_many_steps", f"It had no last answer after {end.steps} answers")
+        code = "too_many_steps" if end.steps >= limits.AGENT_STEPS else "too_slow"
+        raise TurnFailure(code, f"It had no last answer after {end.steps} answers")

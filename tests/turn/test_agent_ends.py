@@ -47,6 +47,16 @@ async def test_it_has_so_many_answers_and_no_more(monkeypatch: pytest.MonkeyPatc
     assert len(helper_calls(runtime)) == 3
 
 
+async def test_one_that_takes_all_of_a_segments_time_fails_its_call_and_not_the_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Core would end the segment at its deadline, and all of the turn with it."""
+    monkeypatch.setattr(limits, "AGENTS_SECONDS", 0.0)
+    runtime = await run(helped(*[calls(("bash", {"command": "ls"}))] * 9))
+    assert results(runtime)[0]["code"] == "agent.too_slow"
+    assert len(helper_calls(runtime)) == 1
+
+
 async def test_its_long_answer_is_cut_to_what_a_result_may_hold() -> None:
     runtime = await run(helped(text("x" * 400_000)))
     output = results(runtime)[0]["output"]
