@@ -12,10 +12,9 @@ import ssl
 from collections.abc import Callable
 from urllib.parse import quote
 
-import httpx
-
 from pod_host import limits
 from pod_host.client import http
+from pod_host.client.light import httpx
 from pod_host.client.retry import retrying
 from pod_host.client.room import Claim, Room
 from pod_host.contract.base import JsonObject

@@ -8,10 +8,10 @@ import ssl
 from dataclasses import dataclass
 
 import httpcore
-import httpx
 
 from pod_host import __version__, limits
 from pod_host.client.exact import ExactBackend
+from pod_host.client.light import httpx
 from pod_host.client.room import Claim
 from pod_host.client.tls import trusting_nothing
 from pod_host.contract.base import Json

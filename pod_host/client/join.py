@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 
-import httpx
-
 from pod_host import limits
 from pod_host.client import http
+from pod_host.client.light import httpx
 from pod_host.contract.encoding import encode
 from pod_host.contract.hosting import JOIN_PATH, RENEW_PATH, HostJoinAnswer, HostJoinRequest
 from pod_host.errors import ContractViolation, JoinRefused, JoinUnavailable

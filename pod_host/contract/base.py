@@ -46,7 +46,7 @@ def is_harness_id(value: object) -> bool:
 class Wire(BaseModel):
     """What both kinds share: camelCase on the wire, snake_case here."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, defer_build=True)
 
     def wire(self) -> JsonObject:
         """The members that were set, by wire name. Shape: a JSON object, ready for an encoder. JSON inside is not copied:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from pod_host.errors import ConfigurationError, NetworkGateError, SandboxError
 from pod_host.host import hardening, log, watchdog
 from pod_host.host.threads import start_threads
+from pod_host.sandbox.launch import launch
 from pod_host.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,12 +31,20 @@ def main(settings: Settings) -> int:
     log.configure(settings.log_level, settings.log_format)
     for line in settings.misspelt:
         log.get_log().warning("settings.misspelt", reason=line)
-    from pod_host.client import runtime_tls
-    from pod_host.host.life import Host  # here, where a signal still ends the process at once: this takes a while
-
     try:
+        worker = launch()
+    except OSError as fault:
+        log.get_log().error("worker.failed", reason=f"its process could not be started: {fault.strerror}")
+        return EXIT_CONFIGURATION
+    try:
+        gc.disable()  # nothing of what is imported is ever garbage; looking for some is a sixth of the time
+        from pod_host.client import runtime_tls
+        from pod_host.host.life import Host  # here, where a signal still ends the process at once: this takes a while
+
+        gc.freeze()
+        gc.enable()
         tls = runtime_tls(settings.runtime_ca) if settings.speaks_tls or settings.runtime_ca else None
-        asyncio.run(_run(settings, lambda: Host(settings, os.environ, tls)))
+        asyncio.run(_run(settings, lambda: Host(settings, os.environ, tls, worker)))
     except NetworkGateError as fault:
         log.get_log().error("gate.failed", reason=str(fault))
         return EXIT_NETWORK_GATE
@@ -46,6 +56,7 @@ def main(settings: Settings) -> int:
             print(f"pod-host: {line}", file=sys.stderr)
         return EXIT_CONFIGURATION
     finally:
+        worker.end()
         log.finish()
     return 0
 

@@ -33,6 +33,7 @@ from pod_host.host.status import Connected, Joined, Phase, Status, StatusServer,
 from pod_host.host.trust import TrustBundle, make_trust_directory
 from pod_host.host.workspace import Workspaces
 from pod_host.sandbox import Sandbox
+from pod_host.sandbox.launch import Launched
 from pod_host.settings import Settings
 from pod_host.turn import FileCache, Tracing, TranscriptCache, Turn
 
@@ -40,12 +41,18 @@ log = get_log()
 
 
 class Host:
-    """One host, in a running event loop. ``tls``: for https URLs of the Runtime."""
+    """One host, in a running event loop. ``tls``: for https URLs of the Runtime. ``worker``: one that was launched before."""
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str], tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        environ: Mapping[str, str],
+        tls: ssl.SSLContext | None,
+        worker: Launched | None = None,
+    ) -> None:
         self._settings = settings
         self._tls = tls
-        self._sandbox = Sandbox(sandbox_config(settings))
+        self._sandbox = Sandbox(sandbox_config(settings), worker)
         self._trust = TrustBundle(settings.harness_dir)
         self._api = HostApi(settings.harness_url, tls)
         self._gates = Gates(settings.gates_url, tls)

@@ -14,6 +14,7 @@ from typing import Final
 from pod_host.errors import ConfinementMissing, SandboxError, WorkerLost
 from pod_host.sandbox import kernel
 from pod_host.sandbox.frames import Header
+from pod_host.sandbox.launch import Launched, launch
 from pod_host.sandbox.outcomes import Completed, Failed, Outcome
 from pod_host.sandbox.process import WorkerProcess
 from pod_host.sandbox.requests import Request, encode_request
@@ -118,8 +119,10 @@ class Pending:
 class Sandbox:
     """Files and commands behind the worker. ``start`` before all else; ``stop`` ends every command."""
 
-    def __init__(self, config: SandboxConfig) -> None:
+    def __init__(self, config: SandboxConfig, first: Launched | None = None) -> None:
+        """``first``: a worker that was launched before, for `start`."""
         self._config = config
+        self._launched = first
         self._confinement: Confinement | None = None
         self._identifiers = itertools.count(1)
         self._pending: dict[int, Pending] = {}
@@ -151,6 +154,8 @@ class Sandbox:
             self._keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
+        if self._launched is not None:
+            self._launched.end()
         await self._end_worker()
         self._fail("it was stopped", sent_only=False)
 
@@ -200,7 +205,9 @@ class Sandbox:
         config = self._config
         self._hello = asyncio.get_running_loop().create_future()
         self._lost.clear()
+        launched, self._launched = self._launched or launch(), None
         worker = await WorkerProcess.start(
+            launched,
             {
                 "workspace": str(config.workspace),
                 "home": str(config.home),

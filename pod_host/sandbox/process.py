@@ -6,23 +6,16 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, cast
 
 from pod_host.sandbox import cgroup
 from pod_host.sandbox.frames import BrokenFrame, Decoder, Header, encode
+from pod_host.sandbox.launch import Launched
 from pod_host.sandbox.tags import Sweep, TagSpace, look, processes_of_session, signal_all
 
-# -I and -S: nothing of the environment or of site-packages; the worker needs the standard library and this package.
-_BOOT: Final = (
-    "import sys; sys.path.append(sys.argv[2]); from pod_host.sandbox.worker.main import main; main(int(sys.argv[1]))"
-)
-_ROOT: Final = str(Path(__file__).resolve().parents[2])
 _PIECE: Final = 256 * 1024
 _SWEEP_SECONDS: Final = 0.002
 _SWEEP_MOST_SECONDS: Final = 10.0
@@ -101,25 +94,15 @@ class WorkerProcess:
 
     @classmethod
     async def start(
-        cls, settings: Header, received: Callable[[Header, memoryview], None], lost: Callable[[str], None]
+        cls,
+        launched: Launched,
+        settings: Header,
+        received: Callable[[Header, memoryview], None],
+        lost: Callable[[str], None],
     ) -> WorkerProcess:
-        """Starts a worker and sends it its settings. Nothing secret is in its arguments or its environment."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                process = subprocess.Popen(  # noqa: ASYNC220 - a millisecond, and no pipe that could make it wait
-                    [sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOT, str(theirs.fileno()), _ROOT],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    cwd="/",
-                    env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "MALLOC_ARENA_MAX": "2"},
-                    start_new_session=True,  # a ^C at the host's terminal is not for it
-                )
-            except OSError:
-                ours.close()
-                raise
+        """Sends a worker that was launched its settings: with them its work begins."""
         connection = Connection(received, lost)
+        process, ours = launched.take()
         try:
             await asyncio.get_running_loop().create_connection(lambda: connection, sock=ours)
         except BaseException:  # a cancelled start leaves no process

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
@@ -18,8 +18,11 @@ from pod_host.contract.canonical import canonical
 from pod_host.contract.encoding import decode
 from pod_host.contract.transcript import Entry, InputEntry
 from pod_host.errors import ContractViolation
+from pod_host.turn.checking import SchemaFault, pointer
 from pod_host.turn.endings import TurnFailure
-from pod_host.turn.schemas import Schema, SchemaFault, pointer
+
+if TYPE_CHECKING:
+    from pod_host.turn.schemas import Schema
 
 _MARK: Final = {"podHost": "output-correction"}  # the metadata of a correction
 _FENCED: Final = re.compile(r"\s*```(?:json|JSON)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
@@ -52,6 +55,8 @@ class Answers:
         given = manifest.get("outputSchema")
         if given is None:
             return
+        from pod_host.turn.schemas import Schema
+
         try:
             self._schema = Schema(given)
         except SchemaFault as fault:

@@ -14,12 +14,12 @@ from pod_host.contract.encoding import encode
 from pod_host.contract.model_call import input_kind
 from pod_host.errors import InputIssue, SandboxError
 from pod_host.turn.artifacts import ArtifactRefused, Artifacts, Content, ContentChanged, Piece
+from pod_host.turn.checking import OwnSchema
 from pod_host.turn.journal import Execution, Fate, Known
 from pod_host.turn.media_types import OTHER, media_type_of
 from pod_host.turn.previews import fitting_prefix
 from pod_host.turn.projection import Reader
 from pod_host.turn.results import failure
-from pod_host.turn.schemas import Schema
 from pod_host.turn.shaping import reference
 from pod_host.turn.toolset import Tool
 from pod_host.turn.workspace_files import FileRefused, WorkspaceFiles
@@ -60,8 +60,8 @@ _SAVE: Final[JsonObject] = {
     },
     "additionalProperties": False,
 }
-_READ_SCHEMA: Final = Schema(_READ)
-_SAVE_SCHEMA: Final = Schema(_SAVE)
+_READ_SCHEMA: Final = OwnSchema(_READ)
+_SAVE_SCHEMA: Final = OwnSchema(_SAVE)
 _SAVE_CODES: Final = {"not_found": "artifact.not_found", "limit_exceeded": "artifact.too_large"}
 _READ_CODES: Final = {"not_found": "artifact.not_found", "invalid": "artifact.invalid_input"}
 

@@ -16,8 +16,8 @@ from pod_host.contract.effects import RuntimeTarget
 from pod_host.contract.transcript import Entry, InputEntry
 from pod_host.contract.turn_start import TurnMemory, TurnStart
 from pod_host.errors import InputIssue
+from pod_host.turn.checking import OwnSchema
 from pod_host.turn.runtime_calls import run_by_core
-from pod_host.turn.schemas import Schema
 from pod_host.turn.toolset import Tool
 
 NAME: Final = "memory"
@@ -149,7 +149,7 @@ def _schema(commands: Sequence[str], required: Sequence[str], names: Sequence[st
 
 
 _SCHEMAS: Final = {
-    command: Schema(_schema([command], ["command", *required], [*required, *optional]))
+    command: OwnSchema(_schema([command], ["command", *required], [*required, *optional]))
     for command, (required, optional) in _COMMANDS.items()
 }
 

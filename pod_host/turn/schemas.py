@@ -3,7 +3,6 @@ words, whatever order its members came in: the words reach the model, so they ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -16,18 +15,13 @@ from referencing.jsonschema import DRAFT202012
 from pod_host.contract.base import Json
 from pod_host.contract.canonical import canonical
 from pod_host.contract.encoding import decode
-from pod_host.errors import ContractViolation, InputIssue, PodHostError
+from pod_host.errors import ContractViolation, InputIssue
+from pod_host.turn.checking import SchemaFault, pointer
 from pod_host.turn.linear import CHECKED_FORMATS, linear_dialect
 from pod_host.turn.text import readable
 
 _ISSUES: Final = 20  # looked for in one value
 _MESSAGE_CHARACTERS: Final = 300
-
-
-class SchemaFault(PodHostError):
-    """The schema itself is none, or refers to what it does not hold."""
-
-    code = "schema"
 
 
 class Schema:
@@ -80,11 +74,6 @@ def _follow(resolver: Any, schema: Resource[Json]) -> None:
                 resolver.lookup(contents[name])
     for part in schema.subresources():
         _follow(resolver.in_subresource(part), part)
-
-
-def pointer(path: Sequence[str | int]) -> str:
-    """A place in a value, for people and models: ``/items/0/name``; ``/`` is the whole."""
-    return "/" + "/".join(str(part) for part in path)
 
 
 def _shown(message: str) -> str:

@@ -9,9 +9,9 @@ from typing import Final
 
 from pod_host.contract.base import JsonObject
 from pod_host.contract.effects import HarnessTarget
+from pod_host.turn.checking import OwnSchema
 from pod_host.turn.journal import Execution, Fate, Known
 from pod_host.turn.results import failure
-from pod_host.turn.schemas import Schema
 from pod_host.turn.skill_files import SkillFiles, SkillMounts, SkillUnavailable
 from pod_host.turn.skills import MAIN, Skill, Skills
 from pod_host.turn.toolset import Tool
@@ -30,7 +30,7 @@ _READ: Final[JsonObject] = {
     "required": ["name", "path"],
     "additionalProperties": False,
 }
-_SCHEMAS: Final = {"load_skill": Schema(_LOAD), "read_skill_resource": Schema(_READ)}
+_SCHEMAS: Final = {"load_skill": OwnSchema(_LOAD), "read_skill_resource": OwnSchema(_READ)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,63 +7,17 @@ broken one checks nothing, and the log says so; regular expressions are left to 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from contextvars import ContextVar
-from typing import Any, Final
-
-from jsonschema import Draft202012Validator
-from jsonschema.validators import extend
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.errors import InputIssue
-from pod_host.turn.linear import unique_items
 from pod_host.turn.log import tell
 from pod_host.turn.pieces import is_deep
-from pod_host.turn.schemas import Schema, SchemaFault
 
-_Keyword = Callable[[Any, Json, Json, JsonObject], Iterable[Any]]
-_LEFT: ContextVar[list[int]] = ContextVar("references_left")
-"""How many references the check that runs may still follow: a few of them in a row can stand for billions."""
-
-
-def _no_faults(validator: Any, value: Json, instance: Json, schema: JsonObject) -> Iterable[Any]:
-    return ()
-
-
-def _without_patterns(keyword: _Keyword) -> _Keyword:
-    """``keyword``, where no patterns decide which members it is about."""
-
-    def check(validator: Any, value: Json, instance: Json, schema: JsonObject) -> Iterable[Any]:
-        return () if "patternProperties" in schema else keyword(validator, value, instance, schema)
-
-    return check
-
-
-def _counted(keyword: _Keyword) -> _Keyword:
-    def check(validator: Any, value: Json, instance: Json, schema: JsonObject) -> Iterable[Any]:
-        left = _LEFT.get()
-        left[0] -= 1
-        if left[0] < 0:
-            raise SchemaFault("its references go round without an end")
-        return keyword(validator, value, instance, schema)
-
-    return check
-
-
-_KEYWORDS: Final = Draft202012Validator.VALIDATORS
-_Guarded: Final[Any] = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator,
-    {
-        "pattern": _no_faults,
-        "patternProperties": _no_faults,
-        "unevaluatedProperties": _no_faults,
-        "additionalProperties": _without_patterns(_KEYWORDS["additionalProperties"]),
-        "uniqueItems": unique_items,
-        "$ref": _counted(_KEYWORDS["$ref"]),
-        "$dynamicRef": _counted(_KEYWORDS["$dynamicRef"]),
-    },
-)
+if TYPE_CHECKING:
+    from pod_host.turn.guarded import Guarded
 
 
 def is_object_schema(schema: Json) -> bool:
@@ -78,7 +32,7 @@ class ArgumentCheck:
     def __init__(self, tool: str, schema: JsonObject) -> None:
         self._tool = tool
         self._given = schema
-        self._schema: Schema | None = None
+        self._schema: Guarded | None = None
         self._broken = False
 
     def __call__(self, arguments: JsonObject) -> Sequence[InputIssue]:
@@ -95,9 +49,7 @@ class ArgumentCheck:
 
     def _issues(self, arguments: JsonObject) -> Sequence[InputIssue]:
         if self._schema is None:
-            self._schema = Schema(self._given, _Guarded)
-        _LEFT.set([limits.SCHEMA_REFERENCES])
-        issues = self._schema.issues(arguments)
-        if [issue["code"] for issue in issues] == ["depth"]:  # not the arguments: they were looked at
-            raise SchemaFault("it refers to itself without an end")
-        return issues
+            from pod_host.turn.guarded import Guarded
+
+            self._schema = Guarded(self._given)
+        return self._schema.issues(arguments)

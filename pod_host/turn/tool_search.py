@@ -17,8 +17,8 @@ from pod_host import limits
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.effects import HarnessTarget, McpTarget
 from pod_host.contract.transcript import Entry
+from pod_host.turn.checking import OwnSchema
 from pod_host.turn.journal import Execution, Fate, Known
-from pod_host.turn.schemas import Schema
 from pod_host.turn.state import found_before
 from pod_host.turn.toolset import Tool, Toolset, definition_bytes
 
@@ -35,7 +35,7 @@ _SCHEMA: Final[JsonObject] = {
     "required": ["query"],
     "additionalProperties": False,
 }
-_CHECK: Final = Schema(_SCHEMA)
+_CHECK: Final = OwnSchema(_SCHEMA)
 
 
 def with_search(tools: Toolset, state: Json, entries: Iterable[Entry], most_bytes: int) -> Toolset:

@@ -10,8 +10,8 @@ from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.effects import RuntimeTarget
 from pod_host.contract.open_points import WAKE_DELAY
 from pod_host.errors import InputIssue
+from pod_host.turn.checking import OwnSchema
 from pod_host.turn.runtime_calls import run_by_core
-from pod_host.turn.schemas import Schema
 from pod_host.turn.toolset import Tool
 
 NAME: Final = "schedule_wake"
@@ -25,7 +25,7 @@ _INPUT: Final[JsonObject] = {
     },
     "additionalProperties": False,
 }
-_SCHEMA: Final = Schema(_INPUT)
+_SCHEMA: Final = OwnSchema(_INPUT)
 
 
 class WakeTools:

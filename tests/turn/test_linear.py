@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from pod_host.contract.base import Json
-from pod_host.turn.schemas import Schema, SchemaFault
+from pod_host.turn.checking import SchemaFault
+from pod_host.turn.schemas import Schema
 from pod_host.turn.tool_arguments import ArgumentCheck
 
 
