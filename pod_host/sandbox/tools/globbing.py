@@ -4,9 +4,10 @@
 ``[a-z]``, ``[!a]`` and ``[[:alpha:]]`` for one character, ``@( )``, ``?( )``, ``*( )``, ``+( )`` and ``!( )`` for
 alternatives told apart by ``|``; ``\\`` takes the next character as it is. None of them matches a leading dot.
 
-No regular expression is made of a pattern: ``+(*(a))b`` would hang Python's. Positions are carried as sets instead, and
-what a group takes from a position is worked out once, so the time is at most the pattern's length times the square of
-the name's.
+A plain pattern, one of texts, ``*``, ``?``, ``[ ]`` and no more than one ``**``, is made a regular expression that never
+goes back: what stands between two stars is taken where it first occurs, and atomic groups keep it there. Of others none
+is made: ``+(*(a))b`` would hang Python's. There positions are carried as sets, and what a group takes from a position is
+worked out once, so the time is at most the pattern's length times the square of the name's.
 """
 
 from __future__ import annotations
@@ -55,6 +56,16 @@ class _One:
             for item in self.items
         )
 
+    def expression(self) -> str | None:
+        """As a regular expression that takes no slash; None where a class is named."""
+        ranges = [item for item in self.items if not isinstance(item, str)]
+        if len(ranges) < len(self.items):
+            return None
+        within = "".join(f"{re.escape(low)}-{re.escape(high)}" for low, high in ranges if low <= high)
+        if self.negated:
+            return f"[^/{within}]"
+        return f"(?!/)[{within}]" if within else "(?!)"
+
 
 _ANY: Final = _One((), negated=True)  # ?
 
@@ -80,10 +91,18 @@ class Glob:
 
     def __init__(self, pattern: str) -> None:
         self._by_name = "/" not in pattern
-        self._patterns = [[_Name(name) for name in _names(text)] for text in _braces_open(pattern)]
+        patterns = [[_Name(name) for name in _names(text)] for text in _braces_open(pattern)]
+        plain = [_expression(pattern, self._by_name) for pattern in patterns]
+        self._patterns = [pattern for pattern, text in zip(patterns, plain, strict=True) if text is None]
+        self._plain = [re.compile(text).fullmatch for text in plain if text is not None]
 
     def matches(self, path: str) -> bool:
         """Whether it matches ``path``, relative and with ``/``. A pattern without ``/`` is matched against the name."""
+        for matches in self._plain:
+            if matches(path):
+                return True
+        if not self._patterns:
+            return False
         names = [path.rpartition("/")[2]] if self._by_name else path.split("/")
         return any(_path_matches(pattern, names) for pattern in self._patterns)
 
@@ -114,6 +133,23 @@ def _path_matches(pattern: Sequence[_Name], names: list[str]) -> bool:
     return len(names) in positions
 
 
+def _expression(pattern: Sequence[_Name], by_name: bool) -> str | None:
+    """A regular expression for whole paths; None for what is not plain."""
+    if sum(part.crosses for part in pattern) > 1:
+        return None
+    made = "(?>(?:[^/]*/)*)" if by_name else ""
+    for index, part in enumerate(pattern):
+        last = index == len(pattern) - 1
+        if part.crosses:
+            made += r"(?!\.)[^/]+(?:/(?!\.)[^/]+)*" if last else r"(?:(?!\.)[^/]+/)*"
+            continue
+        name = part.expression()
+        if name is None:
+            return None
+        made += name if last else f"{name}/"
+    return made
+
+
 class _Name:
     """A part of a pattern between two slashes."""
 
@@ -131,6 +167,24 @@ class _Name:
         if name.startswith(".") and not self._takes_dot:
             return False
         return len(name) in _Match(name).ends(self._nodes, {0})
+
+    def expression(self) -> str | None:
+        """A regular expression for the same names; None where groups or named classes are in it."""
+        made = "" if self._takes_dot else r"(?!\.)"
+        starred = False
+        between = ""  # what follows the last star so far
+        for node in self._nodes:
+            if isinstance(node, _Many):
+                made += f"(?>[^/]*?{between})" if starred else between
+                starred, between = True, ""
+            elif isinstance(node, str):
+                between += re.escape(node)
+            else:
+                one = node.expression() if isinstance(node, _One) else None
+                if one is None:
+                    return None
+                between += one
+        return made + (f"[^/]*{between}" if starred else between)
 
 
 class _Match:

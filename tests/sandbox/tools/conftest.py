@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ class PopenRun:
         self.pieces = 0
         self._errors = bytearray()
         self._timed_out = False
+        self._deadline = time.monotonic() + timeout_seconds
         self._watch = threading.Timer(timeout_seconds, self._over)
         self._drain = threading.Thread(target=self._read_errors)
         self._watch.start()
@@ -53,7 +55,8 @@ class PopenRun:
         code = self.process.wait()
         self._watch.cancel()
         self._drain.join()
-        return SearchEnd(128 - code if code < 0 else code, self._errors.decode("utf-8", "replace"), self._timed_out)
+        late = self._timed_out or time.monotonic() > self._deadline  # the watch may not have had its turn yet
+        return SearchEnd(128 - code if code < 0 else code, self._errors.decode("utf-8", "replace"), late)
 
     def close(self) -> None:
         self.process.kill()

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pod_host.sandbox.tools.globbing import BadGlob, Glob
 
@@ -84,6 +86,21 @@ def test_no_pattern_takes_exponential_time(pattern: str) -> None:
     """Each of these hangs a backtracking matcher; here the test's timeout would tell."""
     path = "a/" * 60 + "c" if "/" in pattern else "a" * 200
     assert Glob(pattern).matches(path) in (True, False)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(["a", "b", ".", "*", "?", "[ab]", "[!a]", "[b-a]", "/", "/**/", "**/", "\\*", "-", "\n"]),
+        max_size=9,
+    ),
+    st.lists(st.text("ab.*-\n", min_size=1, max_size=6), min_size=1, max_size=4),
+)
+def test_a_plain_pattern_is_matched_as_any_other(parts: list[str], names: list[str]) -> None:
+    """By a regular expression, where others go from position to position. The group that is added changes nothing but that."""
+    pattern, path = "".join(parts), "/".join(names)
+    if "/" in pattern and not pattern.endswith(("/", "**")):
+        assert Glob(pattern).matches(path) is Glob(f"{pattern}+()").matches(path)
 
 
 @pytest.mark.parametrize(
