@@ -195,16 +195,6 @@ class Usage(Received):
     cost_usd: float | None = None
 
 
-class ToolCallBlock(Received):
-    """A call the model asks for. ``args`` is an object, or whatever a provider made of a cut answer."""
-
-    type: Literal["tool-call"]
-    id: Text1
-    name: Text1
-    args: Json = None
-    raw: Json = None
-
-
 class ModelCandidate(Received):
     """The model's answer. ``output`` blocks stay as they came: the gate needs their provider metadata back."""
 
@@ -259,15 +249,6 @@ class ToolCallBody(Sent):
     effect_id: Id
     name: Text1
     arguments: JsonObject
-
-
-class GateErrorDetail(Received):
-    code: str
-    message: str = ""
-
-
-class GateErrorBody(Received):
-    error: GateErrorDetail
 
 
 class ToolGateAnswer(Received):
