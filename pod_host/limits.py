@@ -157,7 +157,7 @@ AGENT_STEPS: Final = 40  # of one call of an agent used as a tool
 AGENTS_SECONDS: Final = 40 * 60.0  # of a segment in which they run: core ends one after 50 min, and all of its turn
 AGENTS_AT_ONCE: Final = 8  # of those that one step calls
 STOP_SECONDS: Final = 3.0  # a stopped turn: for an aborted command to end, and for what is in hand to be reported
-TRANSCRIPT_CACHE_BYTES: Final = 64 * MIB  # transcripts of a host's sessions, as encoded; the least recent go first
+TRANSCRIPT_CACHE_BYTES: Final = 64 * MIB  # of memory, for transcripts of a host's sessions; the least recent go first
 
 # --- Context window (section 6) ------------------------------------------------------------------------------------------
 BYTES_PER_TOKEN: Final = 4  # of a prompt's JSON: an estimate, until a model's own count is known

@@ -175,7 +175,7 @@ class SegmentTranscript:
 
 class TranscriptCache:
     """The transcripts that sessions' last turns left, by the cursor that the Runtime gave them. Shared by a host's
-    turns; bounded by the size of the encoded entries, the least recently used go first."""
+    turns; bounded by the memory that the entries take, the least recently used go first."""
 
     def __init__(self, most_bytes: int = limits.TRANSCRIPT_CACHE_BYTES) -> None:
         self._most = most_bytes
@@ -201,7 +201,8 @@ class TranscriptCache:
         entries = transcript.encoded
         for encoded in entries:
             encoded.forget_files()
-        held = _Held(cursor, entries, sum(len(encoded.items) for encoded in entries))
+        # An entry holds its texts twice: as they came, and in its items.
+        held = _Held(cursor, entries, sum(2 * len(encoded.items) for encoded in entries))
         if held.size > self._most:
             return
         self._held[session_id] = held

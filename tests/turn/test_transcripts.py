@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import pytest
 
 from pod_host import limits
@@ -89,7 +92,7 @@ async def test_what_is_for_its_turn_alone_is_projected_anew_for_the_next() -> No
 
 async def test_the_cache_is_bounded_and_the_least_recently_used_goes_first() -> None:
     one = await segment(message("x" * 1000))
-    size = len(one.prompt_pieces()[0])
+    size = 2 * len(one.prompt_pieces()[0])  # an entry and its items
     cache = TranscriptCache(3 * size)
     for session in ("a", "b", "c"):
         cache.put(session, 1, one)
@@ -101,6 +104,21 @@ async def test_the_cache_is_bounded_and_the_least_recently_used_goes_first() -> 
     cache.drop("c")
     cache.drop("c")
     assert cache.size == 2 * size
+
+
+async def test_the_cache_takes_no_more_memory_than_it_may() -> None:
+    most = 4 * 1024 * 1024
+    cache = TranscriptCache(most)
+    await segment(message("once"))  # what is made once and stays is there before we look
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            cache.put(f"session-{number}", 1, await segment(message(f"{number}" * 50_000)))
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most / 2 < held < most * 1.1
 
 
 async def test_a_transcript_larger_than_the_cache_is_not_kept() -> None:
