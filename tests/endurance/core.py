@@ -47,7 +47,9 @@ def _config(options: argparse.Namespace) -> Any:
         model=PlannedModel(),
         join_token_file=Path(options.join_token_file),
         allowed_hosts=tuple(options.allow_host),
-        times=Times(lease=LEASE_SECONDS, token=TOKEN_SECONDS, ping=2.0, silence=6.0, advance=60.0, mcp_idle=2.0),
+        times=Times(
+            lease=LEASE_SECONDS, token=TOKEN_SECONDS, ping=2.0, silence=6.0, advance=60.0, mcp_idle=2.0, outcome=30.0
+        ),
     )
 
 

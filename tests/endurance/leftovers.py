@@ -17,7 +17,9 @@ from tests.sandbox.conftest import processes_of
 
 OF_A_SHELL: Final = {"pipe": 3, "file": 1, "anon_inode": 1}  # the worker holds of each: gate, output, memory, process
 DESCRIPTORS_MORE: Final = 3  # than at the first rest: an idle connection to a gate is closed when the next is needed
-MEMORY_MORE_MIB: Final = 96  # than at the first rest of the same life: the transcript cache alone may hold 64
+MEMORY_MORE_MIB: Final = (
+    128  # than at the first rest of the same life: transcripts may take 64, and freed room the rest
+)
 MIB: Final = 1024 * 1024
 
 
