@@ -18,7 +18,7 @@ class Budgets:
     file_tool_over_ms: float = 0.6  # read, write, edit of 10 KB over the bare system calls
     grep_ratio: float = 1.15  # to ripgrep alone, same flags and order
     glob_ratio: float = 1.5  # to `rg --files`
-    output_ratio: float = 2.0  # 1 GB of output, to `cat` of it to /dev/null
+    output_ratio: float = 2.0  # 1 GB of output, to `cat >/dev/null` of it
     output_growth_mib: float = 16.0
     step_cpu_ms: float = 1.5  # our own CPU of a step of a turn, at 10 entries
     long_step_ratio: float = 1.3  # at 10 000 entries, beyond step_cpu_ms: to SHA-256 and one POST of the body

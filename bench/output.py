@@ -1,4 +1,5 @@
-"""1 GB of output from one command, beside ``cat`` of the same file to /dev/null, and what the processes grow by.
+"""1 GB of output from one command, beside ``cat >/dev/null`` of the same output, and what the processes grow by. The second
+row stands beside a command whose output nobody has to be handed: what no reader can come near.
 
 python -m bench.output
 """
@@ -39,18 +40,18 @@ async def measure(short: bool) -> list[Row]:
             pipe.append(_to_a_pipe(path))
         cpu = (cpu_seconds(own) - spent) / rounds * 1e3
         grown = peak_mib(own) - before
-        series, beside = Series.of(ours, 1e3), Series.of(null, 1e3)
+        series, piped = Series.of(ours, 1e3), Series.of(pipe, 1e3)
         name = f"{size // 10**6} MB of output"
         return [
             Row.of(
                 name,
                 "ms",
                 series,
-                beside=("cat >/dev/null", beside),
+                beside=("cat FILE | cat >/dev/null", piped),
                 cpu_ms=cpu,
-                checks=[Check(series.median / beside.median, BUDGETS.output_ratio)],
+                checks=[Check(series.median / piped.median, BUDGETS.output_ratio)],
             ),
-            Row.of(f"{name}, through a pipe", "ms", series, beside=("cat | cat >/dev/null", Series.of(pipe, 1e3))),
+            Row.of(f"{name}, to no pipe at all", "ms", series, beside=("cat FILE >/dev/null", Series.of(null, 1e3))),
             Row(f"{name}: the processes grow", "MiB", grown, checks=(Check(grown, BUDGETS.output_growth_mib),)),
         ]
 

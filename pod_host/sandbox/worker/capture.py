@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
+import fcntl
 import os
 from typing import Final
 
@@ -31,7 +33,11 @@ class Capture:
     def feed(self, piece: bytes) -> None:
         self._bytes += len(piece)
         self._keep_bytes(piece)
-        self._keep_text(self._decoder.decode(piece))
+        if len(piece) > 2 * _HALF and len(self._head) == _HALF and piece.isascii() and not self._decoder.getstate()[0]:
+            self._characters += len(piece)  # each is one; only the end can still be shown
+            self._tail = piece[-_HALF:].decode("ascii")
+        else:
+            self._keep_text(self._decoder.decode(piece))
 
     def _keep_bytes(self, piece: bytes) -> None:
         if self._file is not None:
@@ -82,18 +88,29 @@ class Pipe:
     """The reading end of a command's pipe. ``closed`` once its last writer is gone."""
 
     _PIECE: Final = 256 * 1024
+    _FULL: Final = 64 * 1024  # what a pipe holds that nobody has widened
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
         self.descriptor = descriptor
         self.closed = False
+        self._wide = False
 
     def read(self) -> bytes | None:
         """The next bytes; None when there are none now; b"" at the end."""
         try:
-            return os.read(self.descriptor, self._PIECE)
+            piece = os.read(self.descriptor, self._PIECE)
         except BlockingIOError:
             return None
+        if len(piece) >= self._FULL and not self._wide:
+            self._widen()
+        return piece
+
+    def _widen(self) -> None:
+        """Much is coming: let more of it come at once. Not from the start: a user's pipes have a common limit."""
+        self._wide = True
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self.descriptor, fcntl.F_SETPIPE_SZ, self._PIECE)
 
     def close(self) -> None:
         if not self.closed:

@@ -97,7 +97,7 @@ def test_no_pattern_takes_exponential_time(pattern: str) -> None:
     st.lists(st.text("ab.*-\n", min_size=1, max_size=6), min_size=1, max_size=4),
 )
 def test_a_plain_pattern_is_matched_as_any_other(parts: list[str], names: list[str]) -> None:
-    """By a regular expression, where others go from position to position. The group that is added changes nothing but that."""
+    """By a regular expression, where others go from position to position: the group that is added changes only that."""
     pattern, path = "".join(parts), "/".join(names)
     if "/" in pattern and not pattern.endswith(("/", "**")):
         assert Glob(pattern).matches(path) is Glob(f"{pattern}+()").matches(path)
