@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import selectors
 import signal
+import traceback
 from typing import Any
 
 from pod_host.sandbox import kernel
@@ -57,16 +59,15 @@ def _start(order: dict[str, Any]) -> int:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.closerange(3, 1024)
-        if order["uid"]:
-            import resource
-
+        if order["uid"] and os.geteuid() == 0:
             resource.setrlimit(resource.RLIMIT_NPROC, (_HOST_TASKS, _HOST_TASKS))
             os.setgroups([])
             os.setresgid(order["uid"], order["uid"], order["uid"])
             os.setresuid(order["uid"], order["uid"], order["uid"])
         os.execve(order["argv"][0], order["argv"], order["env"])
-    finally:
-        os._exit(127)
+    except BaseException:  # noqa: BLE001 - whatever it was: this is a copy of the init, which must not go on
+        traceback.print_exc()
+    os._exit(127)
 
 
 def _reap(hosts: set[int]) -> None:
