@@ -3,12 +3,18 @@ never from the order in which things happen, so that a run that starts over asks
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Final
 
-from pod_host.contract.base import JsonObject
+from pydantic import TypeAdapter, ValidationError
+
+from pod_host.contract.base import Id, JsonObject
 from pod_host.contract.canonical import effect_id
 from pod_host.contract.effects import ModelContext, ModelIntent, Target, ToolContext, ToolIntent
 from pod_host.contract.turn_start import TurnStart
+
+_ID: Final[TypeAdapter[str]] = TypeAdapter(Id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +33,11 @@ class Identities:
     @classmethod
     def of(cls, start: TurnStart) -> Identities:
         checkpoint = start.checkpoint
-        agent_id = start.manifest.get("id")
         return cls(
             session_id=checkpoint.session_id,
             turn_id=checkpoint.turn_id,
             segment=checkpoint.segment,
-            agent_id=agent_id if isinstance(agent_id, str) and agent_id else _agent_of(start),
+            agent_id=_agent_of(start),
             manifest_hash=checkpoint.manifest_hash,
         )
 
@@ -106,4 +111,8 @@ def _attempt(identity: str, attempt: int) -> str:
 
 
 def _agent_of(start: TurnStart) -> str:
-    return start.agent.id if start.agent else "agent"
+    """The manifest's own id, where it is one: nobody has checked it, nor that of the sandbox's Agent."""
+    for id_ in (start.manifest.get("id"), start.agent and start.agent.id):
+        with suppress(ValidationError):
+            return _ID.validate_python(id_)
+    return "agent"

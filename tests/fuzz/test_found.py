@@ -87,3 +87,9 @@ async def test_a_listed_tool_without_a_name_is_left_out() -> None:
     runtime = Runtime(script(text("Done.")))
     nameless = {"name": "s", "tools": [{"name": "", "inputSchema": {"type": "object"}}]}
     assert await runtime.turn(mcp={"servers": [nameless]}).run() == Reported("completed")
+
+
+@pytest.mark.parametrize("id_", ["\ud800", "x" * 513, "", 1, None])
+async def test_a_manifests_id_that_is_none_is_not_the_agents(id_: object) -> None:
+    runtime = Runtime(script(text("Done.")))
+    assert await runtime.turn(manifest={"id": id_, "instructions": "Be exact."}).run() == Reported("completed")
