@@ -98,6 +98,7 @@ class Call:
 
 class Sandbox:
     skills_dir = "/skills"
+    plain_http = False
 
     def start(self, tool: str, input: JsonObject, *, traceparent: str | None) -> Call:
         return Call()

@@ -62,7 +62,7 @@ class Host:
         proxied = settings.egress == "relay" and settings.egress_proxy is not None
         self._relay = Relay(settings.egress_proxy or "", PROXY_USER) if proxied else None
         environments = Environments(settings, environ, self._credentials, self._trust, self._relay)
-        self._workspaces = Workspaces(self._sandbox, environments.of_call, settings.skills_dir)
+        self._workspaces = Workspaces(self._sandbox, environments.of_call, settings.skills_dir, plain_http=proxied)
         self._setup = Setup(settings.harness_dir, settings.workspace_dir, self._sandbox, environments.of_setup)
         self._transcripts = TranscriptCache()
         self._files = FileCache()

@@ -48,10 +48,13 @@ Environment = Callable[[Mapping[str, str], str | None], Mapping[str, str]]
 
 
 class Workspaces:
-    """Every session's way into the one sandbox of the pod."""
+    """Every session's way into the one sandbox of the pod. ``plain_http``: whether commands reach http:// URLs too."""
 
-    def __init__(self, sandbox: Sandbox, environment: Environment, skills_dir: Path) -> None:
+    def __init__(
+        self, sandbox: Sandbox, environment: Environment, skills_dir: Path, *, plain_http: bool = False
+    ) -> None:
         self.skills_dir = str(skills_dir)
+        self.plain_http = plain_http
         self.mounted: set[str] = set()  # folders of skills, in this host's life: they go with the pod
         self._sandbox = sandbox
         self._environment = environment
@@ -216,6 +219,11 @@ class SessionWorkspace:
     def skills_dir(self) -> str:
         """Where `mount_skill` puts folders."""
         return self._workspaces.skills_dir
+
+    @property
+    def plain_http(self) -> bool:
+        """Whether commands reach http:// URLs too."""
+        return self._workspaces.plain_http
 
     def has_skill(self, folder: str) -> bool:
         """Whether it was mounted in this host's life."""

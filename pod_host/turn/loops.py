@@ -129,7 +129,13 @@ class Loop:
     def _conversation(self, tools: Toolset, skills: Skills, answers: Answers) -> Conversation:
         start, segment, offered = self.start, self.segment, tools.definitions()
         sections = self._sections(skills, answers)
-        system = system_text(start, workspace=segment.workspace, sections=sections, notes=segment.notes)
+        system = system_text(
+            start,
+            workspace=segment.workspace,
+            sections=sections,
+            notes=segment.notes,
+            plain_http=segment.sandbox is not None and segment.sandbox.plain_http,
+        )
         head = [canonical(instructions_text(system))] if system else []
         models = ModelCalls(
             ids=self.ids,

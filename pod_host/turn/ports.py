@@ -75,6 +75,11 @@ class SandboxPort(Protocol):
         """Where `mount_skill` puts folders."""
         ...
 
+    @property
+    def plain_http(self) -> bool:
+        """Whether commands reach http:// URLs too: the egress proxy takes none, a relay before it does."""
+        ...
+
     def start(self, tool: str, input: JsonObject, *, traceparent: str | None) -> SandboxCall: ...
 
     async def read_bytes(self, path: str, offset: int, length: int) -> Outcome:

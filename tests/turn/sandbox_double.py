@@ -35,6 +35,7 @@ class Sandbox:
     waiting: asyncio.Event = field(default_factory=asyncio.Event)  # a held call is being awaited
 
     skills_dir: str = "/skills"
+    plain_http: bool = False
     unmountable: str | None = None
     skills: dict[str, dict[str, bytes]] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)  # by their path in the workspace

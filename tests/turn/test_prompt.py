@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.turn_start import TurnStart
+from pod_host.turn import Reported
 from pod_host.turn.prompt import system_text
 from pod_host.turn.sandbox_tools import SandboxTools
 from pod_host.turn.stop import Stop
 from pod_host.turn.toolset import Toolset
+from tests.turn.double import Runtime, script, text
 from tests.turn.json_values import crossed, texts, values
 from tests.turn.sandbox_double import Sandbox
 
@@ -89,6 +91,15 @@ def test_the_hosts_notes_come_last() -> None:
 )
 def test_what_the_network_allows_is_said(spec: Json, said: str) -> None:
     assert said in system_text(start(spec=spec), workspace="/workspace", notes=())
+
+
+async def test_http_urls_are_said_to_be_refused_where_no_relay_takes_them() -> None:
+    for relayed in (False, True):
+        runtime = Runtime(script(text("Hi")))
+        assert await runtime.turn(Sandbox(plain_http=relayed)).run() == Reported("completed")
+        told = runtime.model_calls[0]["prompt"][0]["content"][0]["text"]
+        assert "through the proxy that their environment names" in told
+        assert ("http:// URLs are refused" in told) == (not relayed)
 
 
 def test_secrets_are_named_and_never_shown() -> None:
