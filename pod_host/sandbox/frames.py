@@ -15,7 +15,9 @@ from typing import Any, Final
 PREFIX: Final = struct.Struct(">IQ")
 MOST_HEADER: Final = 16 * 1024 * 1024
 MOST_BODY: Final = 256 * 1024 * 1024  # well above the largest message of the product
-_LONG: Final = 16 * 1024  # characters from which a string moves to the body
+_LONG: Final = 1024  # characters from which a string moves to the body: it is not worth escaping and parsing
+
+_dumps: Final = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one each time
 
 Header = dict[str, Any]
 
@@ -44,7 +46,7 @@ def encode(header: Header, body: bytes = b"") -> list[bytes]:
             slim[key] = value
     if places:
         slim["lifted"] = places
-    packed = json.dumps(slim, separators=(",", ":")).encode()
+    packed = _dumps(slim).encode()
     length = sum(map(len, lifted)) + len(body)
     return [PREFIX.pack(len(packed), length) + packed, *lifted, *([body] if body else [])]
 

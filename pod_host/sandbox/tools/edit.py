@@ -40,7 +40,7 @@ def edit_file(
         if old == new:
             raise ToolFailure("sandbox.edit_noop", "old_string and new_string are identical")
         edit = _Edit(content, old, new)
-        places = edit.places()
+        places = edit.places(1 if replace_all else _COUNTED + 1)
         if not places:
             raise ToolFailure(
                 "sandbox.edit_no_match",
@@ -98,11 +98,11 @@ class _Edit:
         self._same = len(self._text) == len(content)
         self._line_end, self._line_end_is_crlf = -1, False
 
-    def places(self) -> list[int]:
-        """Where ``old`` begins, overlapping places too; no more than are counted, and one."""
+    def places(self, most: int) -> list[int]:
+        """Where ``old`` begins, overlapping places too; the first ``most`` of them."""
         found: list[int] = []
         at = self._text.find(self._old)
-        while at >= 0 and len(found) <= _COUNTED:
+        while at >= 0 and len(found) < most:
             found.append(at)
             at = self._text.find(self._old, at + 1)
         return found

@@ -71,6 +71,13 @@ def _failure(path: str, error: OSError, consequence: str) -> ToolFailure:
 @contextmanager
 def _directory(path: str) -> Iterator[int]:
     """A descriptor on the directory at ``path``, absolute and without links; what is missing of it is made."""
+    descriptor = _there(path)
+    if descriptor is not None:
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+        return
     descriptor = os.open("/", _DIRECTORY)
     try:
         for step in path.split("/"):
@@ -84,6 +91,19 @@ def _directory(path: str) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _there(path: str) -> int | None:
+    """The same in one step, where the kernel says of what was opened that it is what ``path`` says: no link led there."""
+    try:
+        descriptor = os.open(path, _DIRECTORY)
+    except (OSError, ValueError):
+        return None
+    with suppress(OSError):
+        if os.readlink(f"/proc/self/fd/{descriptor}") == path:
+            return descriptor
+    os.close(descriptor)
+    return None
 
 
 def _step(directory: int, name: str) -> int:

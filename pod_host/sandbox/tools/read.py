@@ -47,25 +47,31 @@ def read_file(workspace: Workspace, path: str, offset: int = 1, limit: int = REA
 def _page(lines: _Lines, limit: int) -> list[tuple[bytes, int]]:
     page: list[tuple[bytes, int]] = []
     size = 0
-    while len(page) < limit and size < READ_PAGE_BYTES and (line := lines.take()) is not None:
-        page.append(line)
-        size += len(line[0])
+    while len(page) < limit and size < READ_PAGE_BYTES:
+        if short := lines.take_short(limit - len(page), READ_PAGE_BYTES - size):
+            page += [(line, len(line)) for line in short]
+            size += sum(map(len, short))
+        elif (line := lines.take()) is not None:
+            page.append(line)
+            size += len(line[0])
+        else:
+            break
     return page
 
 
 def _text(path: str, offset: int, page: list[tuple[bytes, int]]) -> str:
     """The page, its numbers aligned, and what was cut out of its lines."""
     width = len(str(offset + len(page) - 1))
+    text = b"\n".join(kept for kept, _ in page).decode("utf-8", "replace").replace("\0", "\ufffd")
     rows: list[str] = []
     cut: list[tuple[int, int]] = []  # number and bytes of each line that was not shown whole
-    for number, (kept, length) in enumerate(page, start=offset):
-        shown = kept.decode("utf-8", "replace").replace("\0", "\ufffd")
-        if length <= len(kept):
-            shown = shown.removesuffix("\r")  # a CRLF file reads like any other, and edit knows the difference
-        if len(shown) > LINE_CHARACTERS or length > len(kept):
+    for number, (shown, (kept, length)) in enumerate(zip(text.split("\n"), page, strict=True), start=offset):
+        if shown.endswith("\r") and length <= len(kept):
+            shown = shown[:-1]  # a CRLF file reads like any other, and edit knows the difference
+        if length > LINE_CHARACTERS and (len(shown) > LINE_CHARACTERS or length > len(kept)):
             shown = shown[:LINE_CHARACTERS] + "…"
             cut.append((number, length))
-        rows.append(f"{number:>{width}}\t{shown}")
+        rows.append(f"{str(number).rjust(width)}\t{shown}")
     if cut:
         number, length = cut[0]
         others = f" ({len(cut) - 1} more line(s) were cut too)" if len(cut) > 1 else ""
@@ -127,6 +133,18 @@ class _Lines:
                 self._at = self._chunk.index(b"\n", self._at) + 1
             return count
         return count - left + (1 if within and self.ended and left > 0 else 0)
+
+    def take_short(self, most: int, most_bytes: int) -> list[bytes]:
+        """The next lines, ``most`` of them at most, where they lie together in what is at hand, none of them long; else
+        none: they are to be taken one by one."""
+        end = self._chunk.rfind(b"\n", self._at) + 1
+        if not 0 < end - self._at < most_bytes:
+            return []
+        *lines, rest = self._chunk[self._at : end].split(b"\n", most)
+        if max(map(len, lines)) > _KEPT:
+            return []
+        self._at = end - len(rest)
+        return lines
 
     def take(self) -> tuple[bytes, int] | None:
         """The next line: its first bytes, and its length in bytes, without the line end. None at the file's end."""
