@@ -50,6 +50,11 @@ class GateRelay:
         """The next ``calls`` calls meet it."""
         self._troubles.extend([(kind, seconds)] * calls)
 
+    @property
+    def connections(self) -> int:
+        """That are open: the host keeps those that it may need again, and closes them when it next needs one."""
+        return len(self._tasks)
+
     def heal(self) -> None:
         self._troubles.clear()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.endurance.pod import Pod
 from tests.sandbox.conftest import processes_of
 
 OF_A_SHELL: Final = {"pipe": 3, "file": 1, "anon_inode": 1}  # the worker holds of each: gate, output, memory, process
-DESCRIPTORS_MORE: Final = 3  # than at the first rest: an idle connection to a gate is closed when the next is needed
+DESCRIPTORS_MORE: Final = 2  # than at the first rest: a renewal is on its way, say
 MEMORY_MORE_MIB: Final = (
     128  # than at the first rest of the same life: transcripts may take 64, and freed room the rest
 )
@@ -25,8 +25,7 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True)
 class Look:
-    """One process at rest. ``descriptors`` by what they are on, but for those of ``shells`` that stand ready; empty where
-    we may not look."""
+    """One process at rest. ``descriptors`` by what they are on, but for ``known`` ones; empty where we may not look."""
 
     pid: int
     threads: int
@@ -34,7 +33,7 @@ class Look:
     descriptors: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def at(cls, pid: int, shells: int = 0) -> Look:
+    def at(cls, pid: int, known: Mapping[str, int]) -> Look:
         status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         descriptors: Counter[str] = Counter()
         with suppress(PermissionError):
@@ -43,7 +42,7 @@ class Look:
                     kind = os.readlink(path).partition(":")[0]
                     descriptors["file" if kind.startswith("/") else kind] += 1
         if descriptors:
-            descriptors.subtract({kind: count * shells for kind, count in OF_A_SHELL.items()})
+            descriptors.subtract(known)
         return cls(pid, int(status["Threads"]), int(status["VmRSS"].split()[0]) / 1024, descriptors)
 
     def more_than(self, before: Look, name: str) -> Iterator[str]:

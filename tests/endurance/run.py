@@ -222,7 +222,13 @@ class Story:
             yield from look.more_than(self._first.setdefault(name, look), name)
 
     def _look(self, name: str, pid: int) -> Look:
-        return Look.at(pid, len(leftovers.shells(self._pod)) if name == "worker" else 0)
+        known: dict[str, int] = {}
+        if name == "host":
+            known = {"socket": self._gate.connections}
+        elif name == "worker":
+            ready = len(leftovers.shells(self._pod))
+            known = {kind: count * ready for kind, count in leftovers.OF_A_SHELL.items()}
+        return Look.at(pid, known)
 
     def _ours(self) -> list[tuple[str, int | None]]:
         core = self._runtime.process.pid if self._runtime.process else None
