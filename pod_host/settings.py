@@ -70,6 +70,7 @@ class Settings:
     network_gate: bool
     renew_seconds: float
     slots: int
+    shells_ahead: int
     sandbox_uid: int
     drain_seconds: float
     runtime_ca: Path | None
@@ -102,6 +103,7 @@ class Settings:
             network_gate=reader.optional("POD_HOST_NETWORK_GATE", _switch, True),
             renew_seconds=reader.optional("POD_HOST_RENEW_SECONDS", _seconds, limits.RENEW_SECONDS),
             slots=reader.optional("POD_HOST_SLOTS", _whole, limits.SLOTS),
+            shells_ahead=reader.optional("POD_HOST_SHELLS_AHEAD", _shells, limits.SHELLS_AHEAD),
             sandbox_uid=reader.optional("POD_HOST_SANDBOX_UID", _uid, limits.SANDBOX_UID),
             drain_seconds=reader.optional("POD_HOST_DRAIN_SECONDS", _seconds, limits.DRAIN_SECONDS),
             runtime_ca=reader.optional("POD_HOST_RUNTIME_CA", _roots, None),
@@ -314,6 +316,10 @@ def _within(text: str, least: int, most: int, what: str) -> int:
 
 def _whole(text: str) -> int:
     return _within(text, 1, 1000, "a whole number from 1 to 1000")
+
+
+def _shells(text: str) -> int:
+    return _within(text, 0, limits.SHELLS_AHEAD, f"a whole number from 0 to {limits.SHELLS_AHEAD}")
 
 
 def _port(text: str) -> int:

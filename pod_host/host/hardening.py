@@ -47,6 +47,7 @@ def sandbox_config(settings: Settings) -> SandboxConfig:
         allowed=paths.allowed,
         readable=paths.readable,
         uid=settings.sandbox_uid,
+        shells_ahead=settings.shells_ahead,
         require=settings.required_confinement,
     )
 

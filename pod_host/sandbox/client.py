@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pod_host import limits
 from pod_host.errors import ConfinementMissing, SandboxError, WorkerLost
 from pod_host.sandbox import kernel
 from pod_host.sandbox.frames import Header
@@ -31,8 +32,9 @@ _BACKOFF_RESET_SECONDS: Final = 10.0  # alive for so long: the next death is a n
 class SandboxConfig:
     """``home`` is the commands' HOME; ``spool`` keeps whole outputs. ``denied`` paths are hidden from the worker and all
     commands, but for ``allowed`` paths below them, and ``readable`` ones, which are only read. ``uid``: what a worker
-    started as root becomes. ``landlock_abi``: use no more than this ABI has; ``seccomp`` False: no filters. ``require``:
-    of {"files", "signals", "limits"}, what must hold, or ``start`` fails.
+    started as root becomes. ``landlock_abi``: use no more than this ABI has; ``seccomp`` False: no filters.
+    ``shells_ahead``: how many shells may wait for a command. ``require``: of {"files", "signals", "limits"}, what must
+    hold, or ``start`` fails.
 
     All threads of the process must be there before ``start``: commands are kept from those alone."""
 
@@ -46,6 +48,7 @@ class SandboxConfig:
     uid: int | None = None
     landlock_abi: int | None = None
     seccomp: bool = True
+    shells_ahead: int = limits.SHELLS_AHEAD
     require: frozenset[str] = frozenset()
 
 
@@ -220,6 +223,7 @@ class Sandbox:
                 "uid": config.uid,
                 "landlock_abi": config.landlock_abi,
                 "seccomp": config.seccomp,
+                "shells_ahead": config.shells_ahead,
             },
             self._received,
             self._connection_lost,

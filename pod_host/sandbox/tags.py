@@ -148,6 +148,12 @@ def arguments_start(pid: int) -> int:
     return int(fields[45]) if fields else 0
 
 
+def waits_unharmed(pid: int) -> bool:
+    """Whether it is there, not stopped, and no signal is about to end it."""
+    fields = _stat(pid)
+    return fields is not None and fields[0] in (b"S", b"R", b"D") and not int(fields[28])
+
+
 def exit_status(pid: int) -> int:
     """The wait status of a zombie that need not be our child. 0 where the kernel does not tell."""
     fields = _stat(pid)

@@ -6,11 +6,11 @@ has asked for a while.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pod_host import limits
 from pod_host.sandbox.worker.held import TRACEPARENT, HeldShell, can_be_held
 from pod_host.sandbox.worker.loop import Loop
 from pod_host.sandbox.worker.shell import Shell
@@ -18,20 +18,25 @@ from pod_host.sandbox.worker.spawner import Spawner
 
 _UNWANTED_SECONDS: Final = 120.0
 _CALM_SECONDS: Final = 0.002  # between two looks whether the commands have been started
-_TRIES: Final = 3  # shells that could not be held, and not one that could: this kernel does not let us
+_PROOF: Final = b"exit 97"
+_PROOF_STATUS: Final = 97 << 8
+_PROOFS: Final = 3  # that may fail: somebody may have killed one
 
 
 class ShellsAhead:
-    def __init__(self, loop: Loop, spawner: Spawner, shell: Shell) -> None:
+    """``most``: shells that wait at a time. With none, shells are held all the same, each for a script that is there: that
+    is how one is started soonest."""
+
+    def __init__(self, loop: Loop, spawner: Spawner, shell: Shell, most: int) -> None:
         self._loop = loop
         self._spawner = spawner
         self._shell = shell
+        self._most = most
         self._waiting: list[HeldShell] = []
         self._goal = 0
         self._latest: tuple[Mapping[str, str], str] | None = None
-        self._filling = self._watching = False
-        self._held = self._failed = 0
-        self._works = shell.name == "bash" and limits.SHELLS_AHEAD > 0
+        self._filling = self._watching = self._proving = self._proven = False
+        self._proofs = _PROOFS if shell.name == "bash" else 0
 
     @property
     def numbers(self) -> set[int]:
@@ -43,9 +48,12 @@ class ShellsAhead:
     ) -> HeldShell | None:
         """A shell for the script; ``settled()`` comes when it is ready, or over, unless it is ready already. None: it takes
         a fresh one. Raises ``OSError`` when there are no descriptors left."""
-        if not self._works or not can_be_held(script, environment):
+        if not can_be_held(script, environment):
             return None
         bare = {name: value for name, value in environment.items() if name != TRACEPARENT}
+        if not self._proven:
+            self._prove(bare, cwd)
+            return None
         self._latest = bare, cwd
         fitting = [shell for shell in self._waiting if shell.fits(bare, cwd)]
         now = time.monotonic()
@@ -53,24 +61,37 @@ class ShellsAhead:
             shell.wanted = now
         taken = next((shell for shell in fitting if shell.ready), fitting[0] if fitting else None)
         if taken is None or not taken.ready:
-            self._goal = min(self._goal + 1, limits.SHELLS_AHEAD)
+            self._goal = min(self._goal + 1, self._most)
         if taken is None:
             taken = HeldShell(self._loop, self._spawner, self._shell.path, bare, cwd)
         else:
             self._waiting.remove(taken)
-        self._tell(taken, settled)
+        taken.settled = settled
         self._fill_soon()
         return taken
 
-    def _tell(self, shell: HeldShell, then: Callable[[], None]) -> None:
-        """``then()`` once the shell has settled; and whether shells can be held here at all is learnt from each."""
+    def _prove(self, environment: Mapping[str, str], cwd: str) -> None:
+        """One goes first, to show that this kernel lets us write its memory and tells us how it ended: not each does."""
+        if self._proving or not self._proofs:
+            return
+        self._proving = True
+        self._proofs -= 1
+        shell = HeldShell(self._loop, self._spawner, self._shell.path, environment, cwd)
 
         def settled() -> None:
-            self._held += shell.ready
-            self._failed += not shell.ready
-            if self._failed >= _TRIES and not self._held:
-                self._works = False
-            then()
+            if shell.run(_PROOF, None, ended):
+                os.close(shell.out)
+                os.close(shell.err)
+            else:
+                self._proving = False
+
+        def ended(status: int) -> None:
+            self._proving = False
+            self._proven = status == _PROOF_STATUS
+            if self._proven:
+                self._latest = environment, cwd
+                self._goal = min(1, self._most)
+                self._fill_soon()
 
         shell.settled = settled
 
@@ -82,7 +103,7 @@ class ShellsAhead:
     def _fill(self) -> None:
         """One more at a time, while commands do not wait to be started."""
         self._filling = False
-        if self._latest is None or not self._works:
+        if self._latest is None:
             return
         if self._spawner.busy:
             self._filling = True
@@ -92,14 +113,14 @@ class ShellsAhead:
         bare, cwd = self._latest
         if sum(shell.fits(bare, cwd) for shell in self._waiting) >= self._goal:
             return
-        if len(self._waiting) >= limits.SHELLS_AHEAD:
+        if len(self._waiting) >= self._most:
             self._drop(min(self._waiting, key=lambda shell: shell.wanted))
         try:
             shell = HeldShell(self._loop, self._spawner, self._shell.path, bare, cwd)
         except OSError:
             return  # no descriptors left: commands need what comes free
         self._waiting.append(shell)
-        self._tell(shell, self._fill_soon)
+        shell.settled = self._fill_soon
         if not self._watching:
             self._watching = True
             self._loop.later(_UNWANTED_SECONDS, self._drop_unwanted)

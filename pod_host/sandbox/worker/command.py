@@ -114,6 +114,12 @@ class RunningCommand:
         self._loop.watch(pipe.descriptor, lambda: self._readable(pipe, capture))
 
     def _readable(self, pipe: Pipe, capture: Capture) -> None:
+        self._read(pipe, capture)
+        if pipe.closed:
+            self._look()
+
+    def _read(self, pipe: Pipe, capture: Capture) -> bool:
+        """Whether there was something: bytes, or the end."""
         piece = pipe.read()
         if piece:
             self._last_byte = time.monotonic()
@@ -121,7 +127,7 @@ class RunningCommand:
         elif piece is not None:
             self._loop.unwatch(pipe.descriptor)
             pipe.close()
-            self._look()
+        return piece is not None
 
     def _started(self) -> None:
         self._began = time.monotonic()
@@ -148,10 +154,18 @@ class RunningCommand:
         if self._status is None or self._done is None or (self._kill_reason and not self._tree_ended):
             return
         quiet = time.monotonic() - self._last_byte
-        if all(pipe.closed for pipe in self._pipes) or quiet >= limits.DRAIN_QUIET_SECONDS:
+        if all(pipe.closed for pipe in self._pipes):
             self._answer()
-        else:
+        elif quiet < limits.DRAIN_QUIET_SECONDS:
             self._later(limits.DRAIN_QUIET_SECONDS - quiet, self._look)
+        elif sum(self._read(pipe, capture) for pipe, capture in self._open_pipes()):  # of each, not of the first alone
+            self._loop.soon(self._look)  # it was not the command that was quiet, but we who were busy
+        else:
+            self._answer()
+
+    def _open_pipes(self) -> list[tuple[Pipe, Capture]]:
+        captures = (self._stdout, self._stderr)
+        return [both for both in zip(self._pipes, captures, strict=True) if not both[0].closed]
 
     def _answer_unless_killing(self) -> None:
         if self._done is not None and self._kill_reason is None:

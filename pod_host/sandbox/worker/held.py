@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pod_host.sandbox.tags import arguments_start
+from pod_host.sandbox.tags import arguments_start, waits_unharmed
 from pod_host.sandbox.worker.capture import two_pipes
 from pod_host.sandbox.worker.loop import Loop
 from pod_host.sandbox.worker.shell import environment_bytes
@@ -94,6 +94,8 @@ class HeldShell:
         if not self._takes(script, traceparent):
             self.discard()
             return False
+        assert self._spawn.pid is not None
+        os.kill(self._spawn.pid, signal.SIGCONT)  # a command may be about to have stopped it
         self._ended = ended
         self._close_controls()
         return True
@@ -106,6 +108,8 @@ class HeldShell:
             return (
                 self.ready
                 and not self.over
+                and self._spawn.pid is not None
+                and waits_unharmed(self._spawn.pid)
                 and (place.st_dev, place.st_ino) == self._place  # nobody put another directory there
                 and os.pwrite(self._memory, whole, self._script_at) == len(whole)
                 and os.write(self._gate, lines) == len(lines)

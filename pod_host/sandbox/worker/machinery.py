@@ -31,12 +31,12 @@ class Running(Protocol):
 class Machinery:
     """What every command of a worker shares."""
 
-    def __init__(self, loop: Loop, spawner: Spawner, spool: Spool, shell: Shell) -> None:
+    def __init__(self, loop: Loop, spawner: Spawner, spool: Spool, shell: Shell, shells_ahead: int) -> None:
         self.loop = loop
         self.spawner = spawner
         self.spool = spool
         self.shell = shell
-        self.ahead = ShellsAhead(loop, spawner, shell)
+        self.ahead = ShellsAhead(loop, spawner, shell, shells_ahead)
         self.out_of_memory = OutOfMemory()
         self.census = Census(loop, living=self._living, too_many=self._too_many, counted=self.out_of_memory.look)
         self.sessions: dict[int, str] = {}  # whose each number is, while a process of it may live

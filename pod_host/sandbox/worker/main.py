@@ -70,7 +70,8 @@ class Worker:
             leaf.entrance if leaf else None,
         )  # fmt: skip
         spawner = Spawner(self._loop, started.space, domain, self._protected)
-        machinery = Machinery(self._loop, spawner, Spool(settings.spool), Shell.of_this_image())
+        spool = Spool(settings.spool)
+        machinery = Machinery(self._loop, spawner, spool, Shell.of_this_image(), settings.shells_ahead)
         self._machinery = machinery
         self._channel = Channel(self._loop, peer, self._received, self._host_gone)
         self._calls = Calls(settings, started, machinery, threads, self._channel.send)

@@ -51,6 +51,7 @@ class Settings:
     uid: int | None
     landlock_abi: int | None
     seccomp: bool
+    shells_ahead: int
 
     def written(self) -> list[str]:
         """What commands must be able to write, wherever it lies."""
