@@ -115,12 +115,14 @@ class Faults:
 
     async def _host_killed(self, seconds: float) -> None:
         await self._pod.end_host(signal.SIGKILL)
+        await self._pod.emptied()
         await asyncio.sleep(seconds)
         await self._revive()
 
     async def _host_stopped(self, seconds: float) -> None:
         code = await self._pod.end_host(signal.SIGTERM)
         assert code == 0, f"the host ended with {code} after SIGTERM"
+        await self._pod.emptied()
         await asyncio.sleep(seconds)
         await self._revive()
 

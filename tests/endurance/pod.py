@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.sandbox.conftest import UID, processes_of
 HERE: Final = Path(__file__).parent
 DISK_MIB: Final = 192
 START_SECONDS: Final = 60.0
+EMPTY_SECONDS: Final = 20.0
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,14 @@ class Pod:
         async with asyncio.timeout(START_SECONDS), self._told:
             await self._told.wait_for(lambda: self.host is None)
             return self.exits[-1]
+
+    async def emptied(self) -> None:
+        """Nothing lives on when a host has ended, however it ended. A frozen worker ends when it is let go."""
+        ends = time.monotonic() + EMPTY_SECONDS
+        while left := self.inhabitants():
+            told = {pid: cmdline(pid)[:100] for pid in left}
+            assert time.monotonic() < ends, f"the host has ended, and this is left: {told}"
+            await asyncio.sleep(0.05)
 
     def kill(self, pid: int | None, how: signal.Signals) -> None:
         """One that ended meanwhile is no fault of ours."""

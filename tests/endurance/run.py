@@ -7,10 +7,9 @@ import json
 import signal
 import time
 import uuid
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 from pod_host.contract.base import JsonObject
@@ -22,6 +21,7 @@ from tests.endurance.load import Load
 from tests.endurance.plans import Planner
 from tests.endurance.pod import Place, Pod
 from tests.endurance.remote import Remote, remote_tools
+from tests.endurance.report import LogFile, Report
 from tests.endurance.runtime import Runtime
 from tests.endurance.schedule import Fault, Size, chapter
 from tests.endurance.wire import Wire
@@ -37,28 +37,6 @@ SETTLE_SECONDS = 30.0  # for what ended to be gone
 
 class EnduranceFailed(AssertionError):
     """Something that must hold did not. Its text holds the seed, the faults that were acting, and what was found."""
-
-
-@dataclass
-class Report:
-    seconds: float = 0.0
-    totals: Counter[str] = field(default_factory=Counter)
-    faults: Counter[str] = field(default_factory=Counter)
-    skipped: dict[str, str] = field(default_factory=dict)
-    hosts: int = 0
-    effects: int = 0
-    rests: list[JsonObject] = field(default_factory=list)
-
-    def lines(self) -> list[str]:
-        turns = sum(count for name, count in self.totals.items() if name.startswith("turn."))
-        execs = sum(count for name, count in self.totals.items() if name.startswith("exec "))
-        return [
-            f"{self.seconds:.0f} s, {turns} turns with {self.effects} effects, {execs} calls of clients, "
-            f"{(self.effects + execs) / max(self.seconds, 1.0):.1f} a second; {self.hosts} hosts",
-            f"faults: {self.faults.total()}: {dict(sorted(self.faults.items()))}",
-            f"ends: {dict(sorted(self.totals.items()))}",
-            *[f"not here: {kind}: {why}" for kind, why in self.skipped.items()],
-        ]
 
 
 async def run(seed: int, size: Size, place: Place, *, seconds: float | None = None, tell: bool = False) -> Report:
@@ -257,6 +235,9 @@ class Story:
         found += invariants.check_remote(calls, self._remote.orders, ("order",), record)
         found += invariants.check_remote(calls, self._remote.added(), ("library__add",), record)
         found += self._told_in_logs()
+        found += [
+            f"core warns: {warning['text']}" for warning in (await self._runtime.ask("GET", "/v1/warnings"))["warnings"]
+        ]
         self.report.effects += len(record.effects)
         self._witness.forget(set(record.effects))
         self._tidy(calls)
@@ -301,8 +282,7 @@ class Story:
         """SIGTERM to both: they end in order, and nothing is left of them."""
         code = await self._pod.end_host(signal.SIGTERM)
         assert code == 0, f"the host ended with {code} after SIGTERM"
-        left = self._pod.inhabitants()
-        assert not left, f"the host has ended, and {left} are left"
+        await self._pod.emptied()
         code = await self._runtime.end(signal.SIGTERM)
         assert code == 0, f"the Runtime ended with {code} after SIGTERM"
 
@@ -325,24 +305,3 @@ def options_of(size: Size) -> str:
     told = [(name, value) for name, value in asdict(size).items() if name != "kinds"]
     kinds = ["--kinds", *size.kinds] if size.kinds else []
     return " ".join([*(f"--{name} {value}" for name, value in told), *kinds])
-
-
-class LogFile:
-    """``news``: the lines since it was asked last."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._read = 0
-
-    def news(self) -> list[str]:
-        if not self._path.exists():
-            return []
-        with self._path.open("rb") as file:
-            file.seek(self._read)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read += len(whole)
-        return whole.decode(errors="replace").splitlines()
-
-    def tail(self, lines: int) -> list[str]:
-        return self._path.read_text(errors="replace").splitlines()[-lines:] if self._path.exists() else []

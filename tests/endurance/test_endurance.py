@@ -10,7 +10,8 @@ import pytest
 
 from tests.endurance.__main__ import place_of
 from tests.endurance.pod import program_for
-from tests.endurance.run import Report, run
+from tests.endurance.report import Report
+from tests.endurance.run import run
 from tests.endurance.schedule import Size
 
 pytestmark = pytest.mark.timeout(400)
