@@ -186,7 +186,8 @@ class Rig:
         namespace = os.readlink(f"/proc/{self.init_pid}/ns/pid")
         worker = self.worker_pid
         zygotes = [pid for pid in processes_of(worker) if is_zygote(pid, worker)]
-        waiting = [pid for zygote in zygotes for pid in processes_of(zygote) if is_waiting(pid)]
+        # Those of a zygote that was killed have come to the worker, and wait on.
+        waiting = [pid for parent in (worker, *zygotes) for pid in processes_of(parent) if is_waiting(pid)]
         known = {self.init_pid, self.host_pid, worker, *zygotes, *waiting}
         found = {}
         for name in os.listdir("/proc"):
