@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from pod_host import __version__, limits
 from pod_host.client import Gates, HostApi, Run, retry
+from pod_host.contract.base import unbuilt
 from pod_host.contract.hosting import HostJoinAnswer
 from pod_host.contract.open_points import FEATURE_FORMS
 from pod_host.contract.turn_start import TurnStart
@@ -34,6 +35,7 @@ from pod_host.host.trust import TrustBundle, make_trust_directory
 from pod_host.host.workspace import Workspaces
 from pod_host.sandbox import Sandbox
 from pod_host.sandbox.launch import Launched
+from pod_host.sandbox.tools.inputs import TOOL_INPUTS, input_schema
 from pod_host.settings import Settings
 from pod_host.turn import FileCache, Tracing, TranscriptCache, Turn
 
@@ -82,6 +84,7 @@ class Host:
         when a directory cannot be used, SandboxError when the worker cannot start at all; nothing else ends it."""
         living = asyncio.create_task(self._live(), name="life")
         told = asyncio.create_task(stopping.wait(), name="shutdown")
+        getting_ready = asyncio.create_task(_get_ready(), name="getting ready")
         try:
             await asyncio.wait({living, told}, return_when=asyncio.FIRST_COMPLETED)
             if not told.done():
@@ -89,6 +92,7 @@ class Host:
             await self._drain(living)
         finally:
             told.cancel()
+            getting_ready.cancel()
             living.cancel()
             await asyncio.wait({living})
             await self._status.stop()
@@ -279,6 +283,16 @@ class Host:
         living.cancel()
         await self._setup.stop()
         log.info("shutdown.done")
+
+
+async def _get_ready() -> None:
+    """While the worker and the Runtime are waited for: what would else make the first turn slower than the next."""
+    for model in unbuilt():
+        model.model_rebuild()
+        await asyncio.sleep(0)
+    for tool in TOOL_INPUTS:
+        input_schema(tool)
+        await asyncio.sleep(0)
 
 
 async def _for_good(step: Callable[[], Awaitable[None]]) -> None:

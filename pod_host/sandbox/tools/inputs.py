@@ -5,7 +5,9 @@ The host's alone: the worker never imports this module, nor pydantic.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -138,6 +140,11 @@ class _Compact(GenerateJsonSchema):
 
 def input_schema(tool: str) -> dict[str, Json]:
     """The JSON Schema of the input of ``tool`` (one of TOOL_INPUTS), as a model is shown it. A new one each time."""
+    return copy.deepcopy(_input_schema(tool))
+
+
+@cache
+def _input_schema(tool: str) -> dict[str, Json]:
     schema = TOOL_INPUTS[tool].model_json_schema(schema_generator=_Compact)
     del schema["title"]
     schema.pop("description", None)
