@@ -45,7 +45,8 @@ class Conversation:
                     raise
 
     async def _ask(self, step: int, attempt: int) -> Candidate:
-        worked = any(entry.get("kind") == "tool-results" for entry in self.transcript.entries[-1:])
+        last = self.transcript.last
+        worked = last is not None and last.get("kind") == "tool-results"
         prompt = self.head + self.transcript.prompt_pieces()
         asked = await self.models.answer(step, prompt, attempt=attempt, may_be_silent=worked)
         return asked.candidate

@@ -148,6 +148,10 @@ class SegmentTranscript:
         return [encoded.entry for encoded in self._entries]
 
     @property
+    def last(self) -> Entry | None:
+        return self._entries[-1].entry if self._entries else None
+
+    @property
     def encoded(self) -> tuple[EncodedEntry, ...]:
         return tuple(self._entries)
 
