@@ -71,7 +71,7 @@ async def test_a_timeout_leaves_nothing_and_hits_nobody_else(uid: int) -> None:
             if name == "bomb":  # has more processes than it may before its time is over
                 assert "processes and threads" in output["stderr"]
             else:
-                assert (output["exitCode"], output["timedOut"]) == (124, True), name
+                assert (output["exitCode"], output["timedOut"]) == (124, True), (name, output)
             assert (await ends)["r"]["output"]["stdout"] == "whole\n", name
             await rig.nothing_left(bystander.pids)
             assert await bystander.serves(), name
