@@ -32,10 +32,10 @@ def main() -> None:
 
 def _config(options: argparse.Namespace) -> Any:
     from pod_host.dev.agent import Agent
-    from pod_host.dev.config import RuntimeConfig, Times
+    from pod_host.dev.config import RuntimeConfig, Times, ToolRule
     from tests.endurance.model import PlannedModel
 
-    order = {
+    order: dict[str, Any] = {
         "name": "order",
         "description": "Orders a thing.",
         "inputSchema": {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]},
@@ -43,9 +43,14 @@ def _config(options: argparse.Namespace) -> Any:
     }
     return RuntimeConfig(
         state_dir=Path(options.state_dir),
-        agent=Agent(name="endurance", tools=(order,), mcp_servers=({"name": "library", "url": options.library_url},)),
+        agent=Agent(
+            name="endurance",
+            tools=(order, {**order, "name": "careful_order"}),
+            mcp_servers=({"name": "library", "url": options.library_url},),
+        ),
         model=PlannedModel(),
         join_token_file=Path(options.join_token_file),
+        tool_policy=(ToolRule("ask", "careful_order"),),
         allowed_hosts=tuple(options.allow_host),
         times=Times(
             lease=LEASE_SECONDS, token=TOKEN_SECONDS, ping=2.0, silence=6.0, advance=60.0, mcp_idle=2.0, outcome=30.0

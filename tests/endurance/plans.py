@@ -74,7 +74,7 @@ class Planner:
         if draw < 0.40:
             return self.write(chance, key)
         if self.remote and draw < 0.50:
-            return Call(key, "order", {"what": key})
+            return Call(key, chance.choice(("order", "order", "careful_order")), {"what": key})
         if self.remote and draw < 0.60:
             return Call(key, "library__add", {"title": key})
         if draw < 0.65:

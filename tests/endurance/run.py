@@ -33,6 +33,7 @@ STALL_SECONDS = 60.0  # without an acknowledgement, though no fault is acting
 LULL_SECONDS = 15.0  # … and then the next fault comes all the same
 REST_SECONDS = 120.0  # for what was begun to end
 SETTLE_SECONDS = 30.0  # for what ended to be gone
+TOO_LATE = ("shutdown.late", "shutdown.forced")  # what was told to end did not
 
 
 class EnduranceFailed(AssertionError):
@@ -232,7 +233,7 @@ class Story:
             database.close()
         calls = [*invariants.ran_of_turns(turns, record), *invariants.ran_of_execs(execs)]
         found += invariants.Disk(self._pod.ledger).check(calls)
-        found += invariants.check_remote(calls, self._remote.orders, ("order",), record)
+        found += invariants.check_remote(calls, self._remote.orders, ("order", "careful_order"), record)
         found += invariants.check_remote(calls, self._remote.added(), ("library__add",), record)
         found += self._told_in_logs()
         found += [
@@ -259,7 +260,7 @@ class Story:
             except ValueError:
                 yield f"host: {line}"
                 continue
-            if event["level"] == "error" and event["event"] != "worker.lost":
+            if event["event"] in TOO_LATE or (event["level"] == "error" and event["event"] != "worker.lost"):
                 yield f"host: {line[:2000]}"
         for line in self._core_log.news():
             if not line.startswith("WARNING"):

@@ -80,8 +80,9 @@ class Runtime:
             return await self.process.wait()
 
     def forget_keys(self) -> None:
-        """While it is down: no token that it gave is good any more."""
-        (self.state / "keys" / "tokens.pem").unlink()
+        """While it is down: no token that it gave is good any more, and its CA is another."""
+        for path in (self.state / "keys").glob("*.pem"):
+            path.unlink()
 
     async def close(self) -> None:
         if self.process is not None and self.process.returncode is None:
