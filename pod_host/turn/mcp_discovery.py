@@ -34,7 +34,7 @@ from pod_host.turn.endings import TurnThrown
 from pod_host.turn.log import tell
 from pod_host.turn.manifests import declared_servers
 from pod_host.turn.pieces import is_deep
-from pod_host.turn.requests import Requests
+from pod_host.turn.requests import LimitExceeded, Requests
 from pod_host.turn.text import readable
 from pod_host.turn.tool_arguments import is_object_schema
 from pod_host.turn.tool_gate import ToolGate
@@ -95,23 +95,35 @@ class Discovery:
     # --- Core ------------------------------------------------------------------------------------------------------------
 
     async def _record(self, listed: list[_Listed], declared: Mapping[_ServerId, JsonObject]) -> McpFacts:
-        """The first snapshot of a session stays, so one of no servers is not sent: the next turn may find some."""
+        """What is too large to be recorded whole is recorded in part: some tools are better than none."""
         servers = [one.server for one in listed if one.server is not None]
-        manifest_hash = self.start.checkpoint.manifest_hash
-        for snapshot in mcp_snapshots(servers, manifest_hash) if servers else (None,):
-            params = SessionMcpParams(
-                run_id=self.requests.run_id,
-                diagnostics=[one.diagnostic for one in listed],
-                **({} if snapshot is None else {"snapshot": snapshot}),
-            )
+        diagnostics = [one.diagnostic for one in listed]
+        refused = await self._recorded(servers, diagnostics, declared)
+        if isinstance(refused, LimitExceeded):
+            servers, left_out = _lighter(servers, self.start.limits.record_entry_bytes)
+            tell(logging.WARNING, "mcp.too_large", tools=left_out)
+            refused = await self._recorded(servers, diagnostics, declared)
+        return McpFacts() if isinstance(refused, TurnThrown) else refused
+
+    async def _recorded(
+        self, servers: list[JsonObject], diagnostics: list[JsonObject], declared: Mapping[_ServerId, JsonObject]
+    ) -> McpFacts | TurnThrown:
+        """The facts, or why core does not take the snapshot. The first one of a session stays, so one of no servers is not
+        sent: the next turn may find some."""
+        refused: TurnThrown | None = None
+        for snapshot in mcp_snapshots(servers, self.start.checkpoint.manifest_hash) if servers else (None,):
+            named = {} if snapshot is None else {"snapshot": snapshot}
+            params = SessionMcpParams(run_id=self.requests.run_id, diagnostics=diagnostics, **named)
             try:
                 answer: SessionMcpResult = await self.requests.ask("session.mcp", params)
                 return _facts(answer, servers, declared)
             except TurnThrown as refusal:
                 tell(logging.WARNING, "mcp.not_recorded", code=refusal.code, why=refusal.message)
+                refused = refusal
                 if refusal.code != "invalid":
                     break
-        return McpFacts()
+        assert refused is not None  # there is a form, and it was refused
+        return refused
 
     # --- Servers ---------------------------------------------------------------------------------------------------------
 
@@ -196,6 +208,30 @@ def _facts(answer: SessionMcpResult, servers: list[JsonObject], declared: Mappin
         settings = declared[server.get("agentId"), server["name"]]
         own.append({**server, "tools": [{**tool, **_settings(settings, tool["name"])} for tool in server["tools"]]})
     return McpFacts.read({"servers": own})
+
+
+def _lighter(servers: list[JsonObject], most_bytes: int) -> tuple[list[JsonObject], list[str]]:
+    """``servers`` in a snapshot of about ``most_bytes``: without what no call needs and, where that is not enough, without
+    their largest tools, whose names are given too."""
+    light = [
+        {**server, "tools": [{key: tool[key] for key in tool if key != "outputSchema"} for tool in server["tools"]]}
+        for server in servers
+    ]
+    sizes = {
+        (place, tool["name"]): len(canonical(tool)) + 1
+        for place, server in enumerate(light)
+        for tool in server["tools"]
+    }
+    over = len(canonical(light)) + limits.ENTRY_ENVELOPE_BYTES - most_bytes
+    left_out: dict[tuple[int, str], None] = {}
+    for named in sorted(sizes, key=lambda named: -sizes[named]):
+        if over <= 0:
+            break
+        over -= sizes[named]
+        left_out[named] = None
+    for place, server in enumerate(light):
+        server["tools"] = [tool for tool in server["tools"] if (place, tool["name"]) not in left_out]
+    return light, [name for _, name in left_out]
 
 
 def _agent(agent_id: str | None) -> JsonObject:

@@ -244,6 +244,26 @@ async def test_a_snapshot_that_cannot_be_recorded_leaves_the_turn_without_its_to
     assert offered(runtime) == []
 
 
+@pytest.mark.parametrize(("most", "names"), [(12_000, ["small", "large", "last"]), (9_000, ["small", "last"])])
+async def test_a_snapshot_that_is_too_large_is_recorded_without_what_is_not_needed_and_the_largest_tools(
+    most: int, names: list[str]
+) -> None:
+    def refuse(method: str, params: JsonObject) -> None:
+        if method == "session.mcp" and len(str(params)) > most:
+            raise RuntimeRefusal("limit_exceeded", f"recordEntryBytes is {most}")
+
+    tools = [
+        tool("small", outputSchema={"type": "object", "description": "x" * 10_000}),
+        tool("large", description="x" * 5000),
+        tool("last"),
+    ]
+    runtime = runtime_of({"docs": Server([tools])}, intercept=refuse, limits={"recordEntryBytes": most})
+    await run(runtime)
+    assert offered(runtime) == [f"docs__{name}" for name in names]
+    (recorded,) = runtime.tools.recorded
+    assert "outputSchema" not in str(recorded["snapshot"])
+
+
 async def test_a_run_that_is_over_while_servers_are_connected_is_given_back() -> None:
     def stale(path: str, body: JsonObject) -> None:
         raise GateRefusal(409, "run_stale", "over")
