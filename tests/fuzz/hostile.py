@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from pod_host.contract.base import Json, JsonObject
+from pod_host.contract.encoding import is_small
 from tests.fuzz.source import Source, pick
 
 _INFINITE = float("inf")  # what 1e400 in a JSON text is read as
@@ -54,6 +55,7 @@ _ODD: tuple[Json, ...] = (
     [0] * 300,
 )
 _DEPTHS = (3, 60, 400, 1020)
+_COPIED = 256 * 1024  # bytes that copies of one member may add: more would be slow, and show nothing new
 _NODES = 400  # of a message that may be changed
 
 
@@ -130,7 +132,9 @@ def _changed(source: Source, whole: Json) -> Json:
         case 3 if isinstance(holder, dict):
             holder[text(source)] = holder.pop(key)
         case _ if isinstance(holder, list):
-            holder.extend([holder[key]] * pick(source, (1, 40)))
+            copies = pick(source, (1, 40))
+            if is_small(holder[key], _COPIED // copies):
+                holder.extend([holder[key]] * copies)
         case _:
             holder[key] = [holder[key]]
     return whole

@@ -7,9 +7,10 @@ from pod_host.contract.encoding import decode, encode
 from pod_host.contract.turn_start import TurnStart
 from pod_host.errors import ContractViolation
 from tests.fuzz import hostile
-from tests.fuzz.source import Source
+from tests.fuzz.source import Source, pick
 
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_OF_ABC = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 MANIFEST: JsonObject = {
     "id": "coder",
     "instructions": "Be exact.",
@@ -21,7 +22,7 @@ MANIFEST: JsonObject = {
     },
     "agents": {"other": {"instructions": ["One.", "Two."], "outputSchema": _SCHEMA}},
     "skills": [
-        {"name": "s", "description": "d", "files": [{"path": "SKILL.md", "sha256": "sha256:" + "a" * 64, "size": 3}]}
+        {"name": "s", "description": "d", "files": {"SKILL.md": _OF_ABC, "scripts/run.py": _OF_ABC}},
     ],
     "outputSchema": None,
 }
@@ -60,11 +61,45 @@ GOOD: JsonObject = {
 }  # fmt: skip
 
 
-def read(source: Source) -> TurnStart | None:
-    """A TurnStart as it crossed, or None for one that the reader refuses."""
+_SERVERS: JsonObject = {
+    "mcpServers": [{"name": "github", "url": "https://example.test"}, {"name": "other", "url": "https://other.test"}]
+}
+_CHECKPOINT: JsonObject = {**GOOD["checkpoint"], "state": None}
+_NEW: JsonObject = {**GOOD, "checkpoint": _CHECKPOINT, "outcomes": []}
+_MESSAGES: list[Json] = [
+    "Hi",
+    {"text": "you", "metadata": {"a": 1}},
+    {"content": [
+        {"type": "media", "mediaType": kind, "reference": {"artifactId": kind[0], "version": 1, "name": "f"}}
+        for kind in ("text/plain", "image/png", "video/mp4")
+    ]},
+]  # fmt: skip
+STARTS: tuple[JsonObject, ...] = (
+    GOOD,  # a segment that goes on
+    _NEW,
+    {**{name: _NEW[name] for name in _NEW if name != "mcp"}, "manifest": {**MANIFEST, **_SERVERS}},  # servers to be asked
+    {  # an answer with a shape, to messages, in a window that is soon full
+        **_NEW,
+        "manifest": {**MANIFEST, "outputSchema": _SCHEMA},
+        "model": {**GOOD["model"], "contextWindow": 1500, "maxOutputTokens": 100},
+        "memory": {**GOOD["memory"], "access": "read_only"},
+        "checkpoint": {**_CHECKPOINT, "input": {"kind": "messages", "messages": _MESSAGES}},
+    },
+    {  # more tools than are offered
+        **_NEW,
+        "mcp": {"servers": [{"name": "github", "tools": [
+            {"name": f"tool_{number}", "description": "Finds", "inputSchema": {"type": "object"}} for number in range(70)
+        ]}]},
+        "limits": {**GOOD["limits"], "recordEntryBytes": 6000, "toolAnswerBytes": 3000},
+    },
+)  # fmt: skip
+
+
+def read(source: Source, good: JsonObject = GOOD) -> TurnStart | None:
+    """``good`` as it crossed, or None for one that the reader refuses."""
     value: Json
     try:
-        value = decode(hostile.json_text(source, GOOD))
+        value = decode(hostile.json_text(source, good))
         return TurnStart.read(value)
     except ContractViolation as refusal:
         str(refusal).encode()  # what is told of it can cross
@@ -72,7 +107,7 @@ def read(source: Source) -> TurnStart | None:
 
 
 def run(source: Source) -> None:
-    start = read(source)
+    start = read(source, pick(source, STARTS))
     if start is None:
         return
     assert start.checkpoint.session_id

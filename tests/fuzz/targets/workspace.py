@@ -1,22 +1,37 @@
 # ruff: noqa: PT017 - what is said of a refusal is a property here
-"""``workspace.*`` requests: refused as ``invalid``, or one tool call with checked input and an answer that can cross."""
+"""``workspace.*`` requests, and a turn's own calls: refused, or one call with checked input and an answer that can cross."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pod_host.contract.base import Json, JsonObject, Sent
 from pod_host.contract.encoding import decode, encode
 from pod_host.contract.methods import HARNESS_ASKS
+from pod_host.contract.turn_start import TurnStart
+from pod_host.contract.work import RunGrant
 from pod_host.contract.workspace import TOOLS_OF, WORKSPACE_METHODS
-from pod_host.errors import ContractViolation, RuntimeRefusal
-from pod_host.host.workspace import Workspaces
-from pod_host.sandbox import Completed, Outcome, ToolCall, command_environment, frames
+from pod_host.errors import ContractViolation, RuntimeRefusal, SandboxError, WorkerLost
+from pod_host.host.workspace import Workspaces, outcome_on_the_wire
+from pod_host.sandbox import (
+    Completed,
+    Failed,
+    Outcome,
+    Report,
+    Request,
+    SandboxProcess,
+    ToolCall,
+    command_environment,
+    frames,
+)
 from pod_host.sandbox.requests import encode_request
 from tests.fuzz import hostile, loop
 from tests.fuzz.source import Source, pick
+from tests.fuzz.targets import turn_start
 
 _INPUTS: JsonObject = {
     "bash": {"command": "ls", "timeout": 5},
@@ -29,24 +44,46 @@ _INPUTS: JsonObject = {
 
 
 class Sandbox:
-    """Takes a call as the worker's client does, up to the socket."""
+    """Takes a call as the worker's client does, up to the socket, and answers as a worker may."""
 
-    def submit(self, request: ToolCall) -> Sandbox:
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def submit(self, request: Request) -> Sandbox:
         header, body = encode_request(request)
         frames.encode({**header, "id": 1}, body)
-        self._tool = request.tool
+        self._tool = request.tool if isinstance(request, ToolCall) else ""
         return self
 
     async def outcome(self) -> Outcome:
-        return Completed({"exitCode": 0, "stdout": "", "stderr": ""} if self._tool == "bash" else {})
+        match self._source.below(8):
+            case 1:
+                return Failed("sandbox.not_found", hostile.text(self._source))
+            case 2:
+                raise WorkerLost("it died")
+            case 3:
+                raise SandboxError("The sandbox is stopped.")
+        if self._tool == "bash":
+            code, timed_out = pick(self._source, ((0, False), (130, False), (124, True)))
+            return Completed({"exitCode": code, "stdout": "", "stderr": "", "timedOut": timed_out})
+        return Completed({})
 
     def abort(self) -> None:
         pass
 
+    async def report(self) -> Report:
+        living = [
+            SandboxProcess(number, hostile.text(self._source), "ses_1", (8080,) * self._source.below(3))
+            for number in range(self._source.below(4))
+        ]
+        return Report(self._source.below(4) != 1, pid=1, processes=tuple(living), more=self._source.below(3))
+
 
 def run(source: Source) -> None:
-    method = pick(source, [name for name in WORKSPACE_METHODS if name in TOOLS_OF])
-    tool = pick(source, TOOLS_OF[method])
+    method = pick(
+        source, (*(name for name in WORKSPACE_METHODS if name in TOOLS_OF), *WORKSPACE_METHODS, "workspace.odd")
+    )
+    tool = pick(source, TOOLS_OF.get(method, ("bash",)))
     call = {
         "tool": tool,
         "input": _INPUTS[tool],
@@ -58,12 +95,13 @@ def run(source: Source) -> None:
         params = decode(hostile.json_text(source, {"call": call} if source.below(2) else call))
     except ContractViolation:
         return
+    start = turn_start.read(source) if source.below(4) == 1 else None
     with loop.no_bugs():
-        loop.run(_served(method, params))
+        loop.run(_served(source, method, params, start))
 
 
-async def _served(method: str, params: Json) -> None:
-    sandbox: Any = Sandbox()
+async def _served(source: Source, method: str, params: Json, start: TurnStart | None) -> None:
+    sandbox: Any = Sandbox(source)
 
     def environment(declared: Mapping[str, str], traceparent: str | None) -> Mapping[str, str]:
         return command_environment(
@@ -79,9 +117,51 @@ async def _served(method: str, params: Json) -> None:
 
     async def ask(method: str, claim: Sent) -> object:
         HARNESS_ASKS[method].read_params(decode(encode(claim.wire())))
+        if source.below(4) == 1:
+            raise RuntimeRefusal("invalid", "no such session")
         return {}
 
+    if start is not None:
+        await _of_a_turn(source, workspaces, ask, start, params)
+        return
+    for _ in range(1 + source.below(2)):
+        try:
+            encode(await workspaces.serve(ask, method, params))
+        except RuntimeRefusal as refusal:
+            assert refusal.code in ("invalid", "internal"), refusal
+    await asyncio.sleep(0)  # the claims go out
+
+
+async def _of_a_turn(source: Source, workspaces: Workspaces, ask: Any, start: TurnStart, tool_input: Json) -> None:
+    """A turn's own calls: the same sandbox by another door."""
+    run: Any = _Run(ask)
+    session = workspaces.of_run(run, start)
+    if session is None:
+        return
     try:
-        encode(await workspaces.serve(ask, method, params))
-    except RuntimeRefusal as refusal:
-        assert refusal.code == "invalid", refusal
+        running = session.start(pick(source, sorted(_INPUTS)), tool_input, traceparent=None)
+        if source.below(4) == 1:
+            workspaces.abort_all()
+            running.abort()
+        encode(outcome_on_the_wire(await running.outcome()))
+        await session.read_bytes(hostile.text(source), 0, 10)
+        await session.list_folder(hostile.text(source), 10)
+        await session.mount_skill("s", {"SKILL.md": b"text"})
+        assert session.has_skill("s")
+    except SandboxError:
+        pass
+    await asyncio.sleep(0)
+
+
+class _Run:
+    grant = RunGrant(
+        run_id="run_1",
+        session_id="ses_1",
+        turn_id="turn_1",
+        epoch=1,
+        token="token",
+        token_expires_at=datetime(2030, 1, 1, tzinfo=UTC),
+    )
+
+    def __init__(self, ask: Any) -> None:
+        self.request = ask
