@@ -252,7 +252,11 @@ def send(space: TagSpace, process: Tagged, number: int) -> None:
 def signal_all(space: TagSpace, root: int, whose: Callable[[int], bool], number: int) -> tuple[int, bool]:
     """One pass: signals every living process whose command's number ``whose`` picks. How many there were, and whether
     others vanished before they could be looked at."""
-    seen = look(space, root)
+    return signal_seen(space, look(space, root), whose, number)
+
+
+def signal_seen(space: TagSpace, seen: Pass, whose: Callable[[int], bool], number: int) -> tuple[int, bool]:
+    """The same, of those that a pass has just found."""
     living = [process for process in seen.found if whose(process.number) and not is_zombie(process.pid)]
     for process in living:
         send(space, process, number)

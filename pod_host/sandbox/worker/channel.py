@@ -5,9 +5,12 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from pod_host.sandbox.frames import Decoder, Header, encode
 from pod_host.sandbox.worker.loop import Loop
+
+_AT_ONCE: Final = 64  # reads, each the beginning of a frame or a piece of it
 
 
 class Channel:
@@ -53,16 +56,18 @@ class Channel:
             self._unsent.clear()  # the host is gone: the read side says so next
 
     def _readable(self) -> None:
-        try:
-            count = self._socket.recv_into(self._decoder.target())
-        except BlockingIOError:
-            return
-        except OSError:
-            count = 0
-        if count == 0:
-            self._loop.unwatch(self._socket.fileno())
-            self._ended()
-            return
-        frame = self._decoder.received(count)
-        if frame is not None:
-            self._received(*frame)
+        """All that has come, up to a measure: of many frames none waits for a round of the loop of its own."""
+        for _ in range(_AT_ONCE):
+            try:
+                count = self._socket.recv_into(self._decoder.target())
+            except BlockingIOError:
+                return
+            except OSError:
+                count = 0
+            if count == 0:
+                self._loop.unwatch(self._socket.fileno())
+                self._ended()
+                return
+            frame = self._decoder.received(count)
+            if frame is not None:
+                self._received(*frame)

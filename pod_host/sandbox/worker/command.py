@@ -197,7 +197,7 @@ class RunningCommand:
         self._sweep()
 
     def _signal(self, number: int) -> tuple[int, bool]:
-        return self._all.signal(lambda whose: whose in (self._number, STRAY), number)
+        return self._all.signal_together(lambda whose: whose in (self._number, STRAY), number)
 
     def _harden(self) -> None:
         self._hard = True

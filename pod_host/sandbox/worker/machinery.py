@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from pod_host import limits
 from pod_host.sandbox.raw import Living
-from pod_host.sandbox.tags import UNMARKED, Sweep, command_line, is_zombie, look, signal_all
+from pod_host.sandbox.tags import UNMARKED, Pass, Sweep, command_line, is_zombie, look, signal_all, signal_seen
 from pod_host.sandbox.worker.ahead import ShellsAhead
 from pod_host.sandbox.worker.census import Census
 from pod_host.sandbox.worker.loop import Loop
@@ -44,6 +44,7 @@ class Machinery:
         self._ending: set[int] = set()  # numbers that are being ended beside any command
         self._notices: dict[str, list[str]] = {}  # by session, for the next result of it
         self._ended: set[int] = set()  # numbers whose command was answered for, perhaps with survivors
+        self._seen: Pass | None = None  # in this round of the loop
         self._root = os.getpid()
         self._children = f"/proc/self/task/{self._root}/children"
 
@@ -88,6 +89,16 @@ class Machinery:
 
     def signal(self, whose: Callable[[int], bool], number: int) -> tuple[int, bool]:
         return signal_all(self.spawner.space, self._root, whose, number)
+
+    def signal_together(self, whose: Callable[[int], bool], number: int) -> tuple[int, bool]:
+        """The same, from the loop: all who ask in one round of it share one pass, as when many commands are ended at once."""
+        if self._seen is None:
+            self._seen = look(self.spawner.space, self._root)
+            self.loop.soon(self._forget_seen)
+        return signal_seen(self.spawner.space, self._seen, whose, number)
+
+    def _forget_seen(self) -> None:
+        self._seen = None
 
     def take_notices(self, session: str) -> tuple[str, ...]:
         return tuple(self._notices.pop(session, ()))
