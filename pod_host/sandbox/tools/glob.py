@@ -19,6 +19,7 @@ from pod_host.sandbox.tools.opening import utf8
 from pod_host.sandbox.tools.workspace import ToolFailure, Workspace
 
 _utf_16: Final = codecs.getencoder("utf-16-be")  # looked up now: later, its module may lie where the worker cannot read
+_BATCH: Final = 100  # names that are matched before the time is looked at
 _TOO_LONG: Final = f"the search ended after {SEARCH_SECONDS:g} s"
 
 
@@ -74,11 +75,11 @@ def _matching(workspace: Workspace, glob: Glob, start: str, within: str) -> _Wal
     walk = _Walk([])
     deadline = time.monotonic() + SEARCH_SECONDS
     try:
-        with closing(_below(workspace, start, walk)) as paths:
-            for path in paths:
-                if glob.matches(within + path):
-                    walk.found.append(within + path)
+        with closing(_below(workspace, start, walk)) as batches:
+            for names in batches:
+                walk.found += glob.matching([within + name for name in names] if within else names)
                 if len(walk.found) >= GLOB_FILES:
+                    del walk.found[GLOB_FILES:]
                     walk.ended_by = f"the search ended at {GLOB_FILES} files"
                     break
                 if time.monotonic() > deadline:  # ripgrep's own time is not ours: a pattern may take long to match
@@ -91,15 +92,17 @@ def _matching(workspace: Workspace, glob: Glob, start: str, within: str) -> _Wal
     return walk
 
 
-def _below(workspace: Workspace, start: str, walk: _Walk) -> Generator[str, None, None]:
-    """Every regular file below ``start`` but those below a ``.git``, relative to it; names not UTF-8 with U+FFFD."""
+def _below(workspace: Workspace, start: str, walk: _Walk) -> Generator[list[str], None, None]:
+    """Every regular file below ``start`` but those below a ``.git``, relative to it, some at a time; names not UTF-8 with
+    U+FFFD."""
     if workspace.ripgrep is None:
         yield from _own_walk(start)
         return
     arguments = [workspace.ripgrep, "--no-config", "--no-ignore", "--hidden", "--files", "--null", "--sort=path"]
     with workspace.run_search([*arguments, "--glob=!.git/"], cwd=start, timeout_seconds=SEARCH_SECONDS) as run:
-        for name in _names(run):
-            yield name.decode("utf-8", "replace")
+        for names in _names(run):
+            for first in range(0, len(names), _BATCH):
+                yield names[first : first + _BATCH]
         end = run.end()
         if end.timed_out:
             walk.ended_by = _TOO_LONG
@@ -107,15 +110,16 @@ def _below(workspace: Workspace, start: str, walk: _Walk) -> Generator[str, None
             walk.ended_by = f"the search was ended, exit code {end.exit_code}"
 
 
-def _names(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _names(pieces: Iterable[bytes]) -> Iterator[list[str]]:
     """The names of a stream in which a NUL ends each."""
     kept = b""
     for piece in pieces:
-        *names, kept = (kept + piece).split(b"\0")
-        yield from names
+        whole, _, kept = (kept + piece).rpartition(b"\0")
+        if whole:
+            yield whole.decode("utf-8", "replace").split("\0")
 
 
-def _own_walk(start: str) -> Iterator[str]:
+def _own_walk(start: str) -> Iterator[list[str]]:
     """The same without ripgrep. A directory that cannot be read is passed over, as ripgrep does."""
     waiting = [b""]
     base = os.fsencode(start)
@@ -125,19 +129,22 @@ def _own_walk(start: str) -> Iterator[str]:
             entries = sorted(os.scandir(os.path.join(base, below)), key=lambda entry: entry.name)
         except OSError:
             continue
+        names = []
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 if entry.name != b".git":
                     waiting.append(os.path.join(below, entry.name))
             elif entry.is_file(follow_symlinks=False):
-                yield os.path.join(below, entry.name).decode("utf-8", "replace")
+                names.append(os.path.join(below, entry.name).decode("utf-8", "replace"))
+        yield names
 
 
 def _text(root: str, walk: _Walk) -> str:
     early = f" ({walk.ended_by})" if walk.ended_by is not None else ""
     if not walk.found:
         return f"No files matched{early}."
-    found = sorted(walk.found, key=lambda path: _utf_16(path, "surrogatepass"))
+    plain = all(map(str.isascii, walk.found))
+    found = sorted(walk.found, key=None if plain else lambda path: _utf_16(path, "surrogatepass"))
     shown = [os.path.join(root, path).replace("\n", "\\n") for path in found[:GLOB_SHOWN]]
     omitted = len(found) - len(shown)
     if omitted:

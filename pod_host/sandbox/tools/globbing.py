@@ -96,6 +96,13 @@ class Glob:
         self._patterns = [pattern for pattern, text in zip(patterns, plain, strict=True) if text is None]
         self._plain = [re.compile(text).fullmatch for text in plain if text is not None]
 
+    def matching(self, paths: list[str]) -> list[str]:
+        """Those of ``paths`` that it matches."""
+        if len(self._plain) == 1 and not self._patterns:
+            matches = self._plain[0]
+            return [path for path in paths if matches(path)]
+        return [path for path in paths if self.matches(path)]
+
     def matches(self, path: str) -> bool:
         """Whether it matches ``path``, relative and with ``/``. A pattern without ``/`` is matched against the name."""
         for matches in self._plain:
