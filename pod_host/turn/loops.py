@@ -99,7 +99,7 @@ class Loop:
         start, segment = self.start, self.segment
         state, entries = start.checkpoint.state, self.transcript.entries
         skills = self._skills()
-        tools = with_search(Toolset(self._providers(skills)), state, entries, self._definition_bytes())
+        tools = with_search(Toolset(self._providers(skills)), state, entries, self.reader.call_bytes // 4)
         answers = Answers(start.manifest, self.ids.turn_id, entries)
         return AgentLoop(
             ids=self.ids,
@@ -120,11 +120,6 @@ class Loop:
             began=segment.began,
             most_steps=limits.AGENT_STEPS if self.used else None,
         )
-
-    def _definition_bytes(self) -> int:
-        """A quarter of what a model call can hold, by its bytes and by the model's window."""
-        most, window = self.start.limits.model_call_bytes, self.reader.window
-        return min(most, window.tokens * limits.BYTES_PER_TOKEN if window else most) // 4
 
     def _conversation(self, tools: Toolset, skills: Skills, answers: Answers) -> Conversation:
         start, segment, offered = self.start, self.segment, tools.definitions()

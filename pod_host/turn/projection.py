@@ -39,24 +39,36 @@ class FileFacts:
 class Reader:
     """Whom entries are shown to. ``inputs``: the kinds of files that the model reads; None: not known, so every file is
     sent. ``file_bytes``: the largest file that it is shown, ``limits.modelFileBytes``. ``window``: None when not known.
-    ``files``: of messages, by `file_key`."""
+    ``body_bytes``: of a call, ``limits.modelCallBytes``. ``files``: of messages, by `file_key`."""
 
     turn_id: str
     inputs: frozenset[str] | None = None
     file_bytes: int = limits.MODEL_FILE_BYTES
     window: Window | None = None
+    body_bytes: int = limits.MODEL_CALL_BYTES
     files: Mapping[tuple[str, str], FileFacts] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, start: TurnStart) -> Reader:
         inputs = None if start.model is None else frozenset(start.model.inputs)
-        return cls(start.checkpoint.turn_id, inputs, start.limits.model_file_bytes, Window.of_model(start.model))
+        most = start.limits
+        window = Window.of_model(start.model)
+        return cls(start.checkpoint.turn_id, inputs, most.model_file_bytes, window, most.model_call_bytes)
+
+    @property
+    def call_bytes(self) -> int:
+        """What a call can hold, by the model's window too."""
+        return min(self.body_bytes, self.window.tokens * limits.BYTES_PER_TOKEN if self.window else self.body_bytes)
 
     @property
     def inline_bytes(self) -> int:
-        """What it is shown of a text file: a quarter of its window at most."""
-        window = self.window.tokens // 4 * limits.BYTES_PER_TOKEN if self.window else limits.INLINE_FILE_BYTES
-        return min(window, limits.INLINE_FILE_BYTES)
+        """What it is shown of a text file: a quarter of a call at most."""
+        return min(self.call_bytes // 4, limits.INLINE_FILE_BYTES)
+
+    @property
+    def message_bytes(self) -> int:
+        """What it is shown of all text files of a message together: half of a call at most."""
+        return min(self.call_bytes // 2, limits.INLINE_FILES_BYTES)
 
     def facts(self, reference: Json) -> FileFacts | None:
         key = file_key(reference)
@@ -159,7 +171,7 @@ def _input(event: JsonObject, reader: Reader) -> list[JsonObject]:
     if not isinstance(parts, list):
         parts = [_text(str(event.get("text", "")))]
     shown: list[JsonObject] = []
-    room = limits.INLINE_FILES_BYTES
+    room = reader.message_bytes
     for part in parts:
         facts = reader.facts(part.get("reference")) if part.get("type") == "media" else None
         if facts is not None and facts.text is not None and facts.found:

@@ -228,6 +228,6 @@ class _Held:
     size: int
 
 
-def _sight(reader: Reader) -> tuple[frozenset[str] | None, int, int]:
+def _sight(reader: Reader) -> tuple[frozenset[str] | None, int, int, int]:
     """What of files a reader is shown."""
-    return reader.inputs, reader.file_bytes, reader.inline_bytes
+    return reader.inputs, reader.file_bytes, reader.inline_bytes, reader.message_bytes

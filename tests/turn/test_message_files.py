@@ -111,6 +111,15 @@ async def test_a_small_window_is_not_filled_by_one_file() -> None:
     assert len(said["text"]) < 9000
 
 
+async def test_a_small_window_is_not_filled_by_many_files_either() -> None:
+    asked, runtime = stored()
+    runtime.artifacts.put(b"x" * 100_000)
+    model = {**SEES, "contextWindow": 8000, "maxOutputTokens": 1000}
+    parts = await shown(runtime, asked, *[media("text/plain", "af_1")] * 9, model=model)
+    assert sum(part["text"].count("x" * 10) for part in parts) <= 8000 * 4 // 2 // 10
+    assert "read_artifact reads it" in parts[-1]["text"]
+
+
 async def test_the_texts_of_one_message_share_a_bound() -> None:
     asked, runtime = stored()
     runtime.artifacts.put(b"y" * limits.INLINE_FILE_BYTES)
