@@ -79,7 +79,7 @@ class Connection:
         if self._taking is not None:
             self._taking.cancel()
             await asyncio.wait({self._taking})  # the waiting lease is given up before the connection goes
-        self._workspaces.abort_all()  # what clients asked for ends too, and is answered with what there is
+        self._workspaces.close()  # what clients asked for ends too, and is answered with what there is
         try:
             async with asyncio.timeout(seconds):
                 await asyncio.gather(self._stop_leases(seconds), self._channel.served())

@@ -60,6 +60,7 @@ class Workspaces:
         self._environment = environment
         self._claims = Claims()
         self._asked: set[RunningCall] = set()  # calls of ``workspace.*`` requests; those of turns are their turns' own
+        self._closed = False
         self._opened: set[str] = set()  # owners whose sandbox was claimed as running in this host's life
 
     def of_run(self, run: Run, start: TurnStart) -> SessionWorkspace | None:
@@ -82,11 +83,14 @@ class Workspaces:
     async def serve(self, ask: Ask, method: str, params: Json) -> JsonObject:
         """One ``workspace.*`` request. Cancelled when the Runtime gives it up: its command is then killed.
 
-        Raises RuntimeRefusal ``invalid`` for what is no request, ``internal`` when the sandbox is out of order."""
+        Raises RuntimeRefusal ``invalid`` for what is no request, ``internal`` when the sandbox is out of order,
+        ``unavailable`` when the host ends."""
         if method == "workspace.sweep":  # a pod stops nothing of its own: it is stopped as a whole
             return {"workspaces": []}
         if method == "workspace.remove":  # nor deletes anything: a reset is a new volume
             return {}
+        if self._closed:
+            raise RuntimeRefusal("unavailable", "The host is stopping")
         try:
             if method == "workspace.report":
                 return await self._report()
@@ -119,8 +123,10 @@ class Workspaces:
             self._asked.discard(running)
         return outcome_on_the_wire(outcome)
 
-    def abort_all(self) -> None:
-        """End every call of a ``workspace.*`` request: each is answered with what it has until then."""
+    def close(self) -> None:
+        """The host ends. Every call of a ``workspace.*`` request is ended, and answered with what it has until then; no other
+        is taken: clients that go on asking would keep the host."""
+        self._closed = True
         for running in self._asked:
             running.abort()
 

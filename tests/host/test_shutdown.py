@@ -133,6 +133,31 @@ async def test_a_workspace_request_is_answered_with_what_its_command_printed_unt
     assert await host.ended() == 0
 
 
+async def test_clients_that_go_on_asking_do_not_hold_it_up(start_host: StartHost, core: Core) -> None:
+    host = await start_host()
+    connection = await core.connected()
+    refusals: list[str] = []
+
+    async def ask_and_ask(client: int) -> None:
+        asked = {"session": {"ownerId": f"client-{client}"}, "tool": "bash", "input": {"command": "sleep 600"}}
+        while True:
+            answer = await connection.ask("workspace.exec", asked)
+            if not answer["ok"]:
+                refusals.append(answer["e"]["code"])
+            await asyncio.sleep(0)
+
+    clients = [asyncio.create_task(ask_and_ask(client)) for client in range(8)]
+    states = 2 * len(clients)  # each sandbox is claimed as its first call is taken: creating, running
+    await connection.frames.first(lambda _: sum(frame.get("m") == "event" for frame in connection.frames.all) >= states)
+    host.terminate()
+    assert await host.ended() == 0
+    assert not [event for event in host.events.all if event["event"] == "shutdown.late"]
+    assert set(refusals) <= {"unavailable"}
+    for client in clients:
+        client.cancel()
+    await asyncio.gather(*clients, return_exceptions=True)
+
+
 async def test_a_running_command_is_killed_its_outcome_reported_and_the_run_given_back(
     start_host: StartHost, core: Core, pod: Path
 ) -> None:

@@ -128,7 +128,7 @@ async def _served(source: Source, method: str, params: Json, start: TurnStart | 
         try:
             encode(await workspaces.serve(ask, method, params))
         except RuntimeRefusal as refusal:
-            assert refusal.code in ("invalid", "internal"), refusal
+            assert refusal.code in ("invalid", "internal", "unavailable"), refusal
     await asyncio.sleep(0)  # the claims go out
 
 
@@ -141,7 +141,7 @@ async def _of_a_turn(source: Source, workspaces: Workspaces, ask: Any, start: Tu
     try:
         running = session.start(pick(source, sorted(_INPUTS)), tool_input, traceparent=None)
         if source.below(4) == 1:
-            workspaces.abort_all()
+            workspaces.close()
             running.abort()
         encode(outcome_on_the_wire(await running.outcome()))
         await session.read_bytes(hostile.text(source), 0, 10)
