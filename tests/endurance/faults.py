@@ -51,6 +51,12 @@ class Faults:
         self._wire.heal()
         self._gate.heal()
 
+    def check(self) -> None:
+        """Raises what went wrong with one that is over."""
+        for task in self._acting:
+            if task.done():
+                task.result()
+
     @property
     def acting(self) -> bool:
         return any(not task.done() for task in self._acting)
@@ -120,9 +126,7 @@ class Faults:
         await self._revive()
 
     async def _host_stopped(self, seconds: float) -> None:
-        code = await self._pod.end_host(signal.SIGTERM)
-        assert code == 0, f"the host ended with {code} after SIGTERM"
-        await self._pod.emptied()
+        await self._pod.stop_host()
         await asyncio.sleep(seconds)
         await self._revive()
 

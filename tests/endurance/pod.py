@@ -71,6 +71,7 @@ class Pod:
         self._listening: asyncio.Task[None]
         self._told = asyncio.Condition()
         self._started = 0
+        self._said_at_start = 0  # bytes of the log, when the host that runs was started
 
     # --- the place ----------------------------------------------------------------------------------------------------
 
@@ -156,6 +157,7 @@ class Pod:
             "log": str(self.log),
         }
         number = self._started + 1
+        self._said_at_start = self._said
         self._warden.stdin.write(json.dumps(order).encode() + b"\n")
         async with asyncio.timeout(START_SECONDS), self._told:
             await self._told.wait_for(lambda: self._started == number)
@@ -167,6 +169,17 @@ class Pod:
         async with asyncio.timeout(START_SECONDS), self._told:
             await self._told.wait_for(lambda: self.host is None)
             return self.exits[-1]
+
+    async def stop_host(self) -> None:
+        """SIGTERM: it ends in order, and nothing lives on. Before Python runs, the signal's own default ends it."""
+        code = await self.end_host(signal.SIGTERM)
+        unborn = code == -signal.SIGTERM and self._said == self._said_at_start
+        assert code == 0 or unborn, f"the host ended with {code} after SIGTERM"
+        await self.emptied()
+
+    @property
+    def _said(self) -> int:
+        return self.log.stat().st_size if self.log.exists() else 0
 
     async def emptied(self) -> None:
         """Nothing lives on when a host has ended, however it ended. A frozen worker ends when it is let go."""
