@@ -128,21 +128,15 @@ class Rig:
             await rig.process.ended()
 
     async def connect(self, number: int = 1) -> None:
-        connected = asyncio.ensure_future(self._connected(number))
-        ended = asyncio.ensure_future(self.process.ended())
+        connected = asyncio.ensure_future(self.core.connected(number))
+        ended = asyncio.ensure_future(self.process.process.wait())
         await asyncio.wait({connected, ended}, return_when=asyncio.FIRST_COMPLETED)
-        assert connected.done(), f"the host ended:\n{self.process.log}"
         ended.cancel()
+        if not connected.done():
+            connected.cancel()
+            await self.process.ended()  # its log is whole then
+            raise AssertionError(f"the host ended:\n{self.process.log}")
         self.connection = await connected
-
-    async def _connected(self, number: int) -> Connection:
-        """With patience: what the test before left behind, a bomb say, may still be on its way out."""
-        for _ in range(2):
-            try:
-                return await self.core.connected(number)
-            except TimeoutError:
-                continue
-        return await self.core.connected(number)
 
     # --- from inside --------------------------------------------------------------------------------------------------
 

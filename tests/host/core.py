@@ -14,6 +14,7 @@ from aiohttp import WSMsgType, web
 from tests.host.test_trust import certificate
 
 PATH = "/nylorun/harness/v1"
+PATIENCE = 180.0  # seconds: a host's start is one second's work, of imports, which forty busy processes make a minute
 HELLO = {"api": 5, "tenantId": "t", "sandbox": {"backend": None}, "renewEveryMs": 10_000}
 
 OnRequest = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any] | None]]
@@ -34,12 +35,12 @@ class Watched:
 
     async def first(self, wanted: Callable[[Any], bool] = lambda value: True, after: int = 0) -> Any:
         """The first value from index ``after`` on that is ``wanted``, waited for."""
-        async with asyncio.timeout(60), self._came:
+        async with asyncio.timeout(PATIENCE), self._came:
             await self._came.wait_for(lambda: any(wanted(value) for value in self.all[after:]))
             return next(value for value in self.all[after:] if wanted(value))
 
     async def count(self, wanted: int) -> None:
-        async with asyncio.timeout(60), self._came:
+        async with asyncio.timeout(PATIENCE), self._came:
             await self._came.wait_for(lambda: len(self.all) >= wanted)
 
 
@@ -202,7 +203,7 @@ class Connection:
         """Send a request; the host's whole answer frame."""
         number, answer = await self.begin(method, params)
         del number
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             return await answer
 
     async def begin(self, method: str, params: dict[str, Any]) -> tuple[int, asyncio.Future[dict[str, Any]]]:
