@@ -66,6 +66,11 @@ class Reader:
         return min(self.call_bytes // 4, limits.INLINE_FILE_BYTES)
 
     @property
+    def step_bytes(self) -> int:
+        """What it is shown of the results of one step: a third of a call at most."""
+        return min(self.call_bytes // 3, limits.STEP_RESULT_BYTES)
+
+    @property
     def message_bytes(self) -> int:
         """What it is shown of all text files of a message together: half of a call at most."""
         return min(self.call_bytes // 2, limits.INLINE_FILES_BYTES)

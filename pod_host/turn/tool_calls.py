@@ -53,8 +53,9 @@ class ToolCalls:
         failed the turn: each only after all calls have settled.
         """
         calls = [self.tools.meant(call) for call in calls]
-        share = share_bytes(self.record_entry_bytes, min(len(calls), limits.STEP_CALLS))
-        line, budget = _Line(), StepBudget()
+        step_bytes = self.shaper.reader.step_bytes
+        share = share_bytes(self.record_entry_bytes, min(len(calls), limits.STEP_CALLS), step_bytes)
+        line, budget = _Line(), StepBudget(step_bytes)
         tasks = [
             asyncio.create_task(self._call(step, call, line.join(alone=self._alone(call)), share, budget))
             for call in calls

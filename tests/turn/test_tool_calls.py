@@ -184,6 +184,16 @@ async def test_however_many_calls_a_step_has_its_results_fit_one_entry(count: in
     assert len(encode(runtime.transcript[2])) < most
 
 
+async def test_a_small_window_is_not_filled_by_one_result() -> None:
+    runtime = Runtime(script(calls(("bash", {"command": "l"})), text("Done.")))
+    sandbox = Sandbox(work=lambda tool, arguments: Completed({"stdout": "x" * 30_000}))
+    model = {"provider": "p", "id": "m", "inputs": ["text"], "contextWindow": 8000, "maxOutputTokens": 1000}
+    assert await runtime.turn(sandbox, model=model).run() == Reported("completed")
+    (result,) = runtime.transcript[2]["results"]
+    assert 5_000 < len(result["output"]["stdout"]) < 8000 * 4 // 3
+    assert "characters omitted" in result["output"]["stdout"]
+
+
 async def test_a_failed_outcome_reaches_the_model() -> None:
     sandbox = Sandbox(work=lambda tool, arguments: Failed("sandbox.not_found", "No file at /workspace/a"))
     results, _ = await results_of(calls(("read", {"path": "a"})), sandbox)
