@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pod_host.sandbox.worker.held import TRACEPARENT, HeldShell, can_be_held
+from pod_host.sandbox.worker.held import TRACEPARENT, HeldShell, Kind, can_be_held
 from pod_host.sandbox.worker.loop import Loop
 from pod_host.sandbox.worker.shell import Shell
 from pod_host.sandbox.worker.spawner import Spawner
@@ -34,7 +34,7 @@ class ShellsAhead:
         self._most = most
         self._waiting: list[HeldShell] = []
         self._goal = 0
-        self._latest: tuple[Mapping[str, str], str] | None = None
+        self._latest: Kind | None = None
         self._filling = self._watching = self._proving = self._proven = False
         self._proofs = _PROOFS if shell.name == "bash" else 0
 
@@ -50,12 +50,12 @@ class ShellsAhead:
         a fresh one. Raises ``OSError`` when there are no descriptors left."""
         if not can_be_held(script, environment):
             return None
-        bare = {name: value for name, value in environment.items() if name != TRACEPARENT}
+        kind = self._kind_of({name: value for name, value in environment.items() if name != TRACEPARENT}, cwd)
         if not self._proven:
-            self._prove(bare, cwd)
+            self._prove(kind)
             return None
-        self._latest = bare, cwd
-        fitting = [shell for shell in self._waiting if shell.fits(bare, cwd)]
+        self._latest = kind
+        fitting = [shell for shell in self._waiting if shell.kind is kind and not shell.over]
         now = time.monotonic()
         for shell in fitting:
             shell.wanted = now
@@ -63,20 +63,26 @@ class ShellsAhead:
         if taken is None or not taken.ready:
             self._goal = min(self._goal + 1, self._most)
         if taken is None:
-            taken = HeldShell(self._loop, self._spawner, self._shell.path, bare, cwd)
+            taken = HeldShell(self._loop, self._spawner, kind)
         else:
             self._waiting.remove(taken)
         taken.settled = settled
         self._fill_soon()
         return taken
 
-    def _prove(self, environment: Mapping[str, str], cwd: str) -> None:
+    def _kind_of(self, environment: Mapping[str, str], cwd: str) -> Kind:
+        known = [self._latest] if self._latest is not None else []
+        known += [shell.kind for shell in self._waiting]
+        same = (kind for kind in known if kind.cwd == cwd and kind.environment == environment)
+        return next(same, None) or Kind.of(self._shell.path, environment, cwd)
+
+    def _prove(self, kind: Kind) -> None:
         """One goes first, to show that this kernel lets us write its memory and tells us how it ended: not each does."""
         if self._proving or not self._proofs:
             return
         self._proving = True
         self._proofs -= 1
-        shell = HeldShell(self._loop, self._spawner, self._shell.path, environment, cwd)
+        shell = HeldShell(self._loop, self._spawner, kind)
 
         def settled() -> None:
             if shell.run(_PROOF, None, ended):
@@ -89,7 +95,7 @@ class ShellsAhead:
             self._proving = False
             self._proven = status == _PROOF_STATUS
             if self._proven:
-                self._latest = environment, cwd
+                self._latest = kind
                 self._goal = min(1, self._most)
                 self._fill_soon()
 
@@ -110,13 +116,13 @@ class ShellsAhead:
             self._loop.later(_CALM_SECONDS, self._fill)
             return
         self._waiting = [shell for shell in self._waiting if not shell.over]
-        bare, cwd = self._latest
-        if sum(shell.fits(bare, cwd) for shell in self._waiting) >= self._goal:
+        kind = self._latest
+        if sum(shell.kind is kind for shell in self._waiting) >= self._goal:
             return
         if len(self._waiting) >= self._most:
             self._drop(min(self._waiting, key=lambda shell: shell.wanted))
         try:
-            shell = HeldShell(self._loop, self._spawner, self._shell.path, bare, cwd)
+            shell = HeldShell(self._loop, self._spawner, kind)
         except OSError:
             return  # no descriptors left: commands need what comes free
         self._waiting.append(shell)

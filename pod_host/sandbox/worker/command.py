@@ -91,7 +91,8 @@ class RunningCommand:
         shell = self._all.shell
         arguments, long_script = shell.invocation(self._script)
         self._spawn = Spawn(
-            Program(shell.path, arguments, environment_bytes(self._environment), self._cwd, tag),
+            Program(shell.path, arguments, environment_bytes(self._environment), self._cwd),
+            tag,
             stdout,
             stderr,
             script=long_script,

@@ -15,6 +15,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from pod_host.sandbox.tags import arguments_start, waits_unharmed
@@ -51,16 +52,29 @@ def can_be_held(script: bytes, environment: Mapping[str, str]) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What shells have in common that can do the same. ``environment``: but for ``TRACEPARENT``."""
+
+    environment: Mapping[str, str]
+    cwd: str
+    program: Program
+
+    @classmethod
+    def of(cls, path: str, environment: Mapping[str, str], cwd: str) -> Kind:
+        variables = environment_bytes(environment) | {b"BASH_ENV": _GATE}
+        return cls(environment, cwd, Program(path, [_NAME, b"-c", _BLANKS], variables, cwd))
+
+
 class HeldShell:
     """One shell, for one script. Making it raises ``OSError`` when there are no descriptors left.
 
     ``settled()`` comes once: it is ``ready`` for its script, or over. ``out`` and ``err`` are its streams' reading ends,
     which belong to whoever lets it run."""
 
-    def __init__(self, loop: Loop, spawner: Spawner, path: str, environment: Mapping[str, str], cwd: str) -> None:
+    def __init__(self, loop: Loop, spawner: Spawner, kind: Kind) -> None:
         self._loop = loop
-        self._environment = environment
-        self._cwd = cwd
+        self.kind = kind
         self.ready = False
         self.settled: Callable[[], None] = _nothing
         self.wanted = time.monotonic()  # when last somebody asked for such a one
@@ -78,16 +92,11 @@ class HeldShell:
                 os.close(descriptor)
             raise
         self.number, tag = spawner.next_tag()
-        variables = environment_bytes(environment) | {b"BASH_ENV": _GATE}
         self._spawn = Spawn(
-            Program(path, [_NAME, b"-c", _BLANKS], variables, cwd, tag), stdout, stderr, gate=gate,
+            kind.program, tag, stdout, stderr, gate=gate,
             started=self._look, failed=self._has_failed, ended=self._has_ended,
         )  # fmt: skip
         spawner.spawn(self._spawn)
-
-    def fits(self, environment: Mapping[str, str], cwd: str) -> bool:
-        """``environment``: but for ``TRACEPARENT``."""
-        return not self.over and self._cwd == cwd and self._environment == environment
 
     def run(self, script: bytes, traceparent: str | None, ended: Callable[[int], None]) -> bool:
         """Lets it go. False: it did not take the script, and never will. ``ended(wait status)`` comes once."""
@@ -104,7 +113,7 @@ class HeldShell:
         whole = script.ljust(SCRIPT_BYTES, b"\0")
         lines = _last_words(script, traceparent)
         try:
-            place = os.stat(self._cwd)
+            place = os.stat(self.kind.cwd)
             return (
                 self.ready
                 and not self.over

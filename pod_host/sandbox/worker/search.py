@@ -69,7 +69,8 @@ class Search:
             self._number, tag = machinery.spawner.next_tag()
             machinery.spawner.spawn(
                 Spawn(
-                    Program(argv[0], [os.fsencode(argument) for argument in argv], _ENVIRONMENT, cwd, tag),
+                    Program(argv[0], [os.fsencode(argument) for argument in argv], _ENVIRONMENT, cwd),
+                    tag,
                     stdout,
                     stderr,
                     executable=executable,

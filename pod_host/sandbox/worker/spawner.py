@@ -46,6 +46,7 @@ class Spawn:
     def __init__(
         self,
         program: Program,
+        tag: tuple[int, int],
         stdout: int,
         stderr: int,
         *,
@@ -57,6 +58,7 @@ class Spawn:
         ended: Callable[[int], None],
     ) -> None:
         self.program = program
+        self.tag = tag
         self.descriptors = [stdout, stderr] if gate is None else [stdout, stderr, gate]
         self.executable = executable
         self.script = script
@@ -96,6 +98,7 @@ class Spawner:
         self._expected: dict[int, Spawn] = {}  # by token, those to be held that no answer came for
         self._running: dict[int, Spawn] = {}
         self._listening = False  # to the zygote
+        self._known_program: Program | None = None  # what it was asked to hold last
         self._uncollected: deque[int] = deque()  # held programs that have ended, to be told to the zygote
         self._bell, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -164,7 +167,10 @@ class Spawner:
         self._expected[self._last_token] = request
         stdout, stderr, gate = request.descriptors
         with contextlib.suppress(BrokenPipeError, ConnectionError):  # it is gone, as reaping it will tell
-            ask_to_hold(channel, self._last_token, request.program, stdout=stdout, stderr=stderr, gate=gate)
+            known = request.program is self._known_program
+            program = None if known else request.program
+            ask_to_hold(channel, self._last_token, program, stdout=stdout, stderr=stderr, gate=gate)
+            self._known_program = request.program
 
     def _ask_to_run(self, channel: socket.socket, request: Spawn) -> None:
         request.told = b""
@@ -174,7 +180,7 @@ class Spawner:
         # A failure leaves the pipe at its end at once, which is a lost attempt like any other.
         with contextlib.suppress(OSError):
             ask_to_run(
-                channel, request.program, status=theirs, stdout=stdout, stderr=stderr,
+                channel, request.program, request.tag, status=theirs, stdout=stdout, stderr=stderr,
                 executable=request.executable, script=request.script,
             )  # fmt: skip
         os.close(theirs)
@@ -253,7 +259,7 @@ class Spawner:
             request.watched = os.pidfd_open(pid)
             if parent_of(pid) != zygote or self.space.read(pid) != self.space.nursery:
                 raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
-            for which, limit in zip((resource.RLIMIT_RSS, RLIMIT_LOCKS), request.program.limits, strict=True):
+            for which, limit in zip((resource.RLIMIT_RSS, RLIMIT_LOCKS), request.tag, strict=True):
                 resource.prlimit(pid, which, (limit, limit))
             os.setpriority(os.PRIO_PROCESS, pid, self._niceness)
         except OSError as error:
@@ -358,6 +364,7 @@ class Spawner:
         if self._zygote is None:
             self._zygote = fork_zygote(self._domain, self.space.nursery, *self._protected())
             self._listening = True
+            self._known_program = None
             self._loop.watch(self._zygote[1].fileno(), self._zygote_says)
         return self._zygote[1]
 

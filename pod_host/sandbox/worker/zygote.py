@@ -28,9 +28,11 @@ from pod_host.sandbox.worker.zygote_protocol import (
     PID,
     SCRIPT_DESCRIPTOR,
     Do,
+    Program,
     Said,
     answer,
-    read_program,
+    read_hold,
+    read_run,
     receive,
 )
 
@@ -67,6 +69,7 @@ class _Zygote:
         self._channel = channel
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         os.dup2(self._null, GATE_DESCRIPTOR, inheritable=False)  # nothing else is to have that number
+        self._program: Program | None = None  # of the latest HOLD
         self._held: dict[int, subprocess.Popen[bytes]] = {}  # by pid, until each is collected
 
     def serve(self) -> None:
@@ -86,8 +89,11 @@ class _Zygote:
                     os.close(descriptor)
 
     def _hold(self, token: int, descriptors: list[int]) -> None:
-        memory, stdout, stderr, gate = descriptors
-        program, _, _ = read_program(memory)
+        stdout, stderr, gate, *plan = descriptors
+        if plan:
+            self._program = read_hold(plan[0])
+        program = self._program
+        assert program is not None, "the worker names one before it names none"
         try:
             os.dup2(gate, GATE_DESCRIPTOR)  # which the program inherits, and it alone
             # Not os.posix_spawn: the C library's leaves its own two signals ignored.
@@ -156,7 +162,7 @@ def _raise_oom_score() -> None:
 
 def _run(descriptors: list[int], null: int) -> None:
     memory, status, stdout, stderr, *rest = descriptors
-    program, has_executable, has_script = read_program(memory)
+    program, tag, has_executable, has_script = read_run(memory)
     executable = rest.pop(0) if has_executable else None
     script = rest.pop(0) if has_script else None
     try:
@@ -167,7 +173,7 @@ def _run(descriptors: list[int], null: int) -> None:
         return
     doing = "mark the command"
     try:
-        _mark(*program.limits)
+        _mark(*tag)
         os.write(status, PID.pack(os.getpid()))
         os.nice(limits.COMMAND_NICE)
         os.setsid()

@@ -7,8 +7,8 @@ RUN      memfd, status, stdout, stderr, and by need    a program whose parent is
          the executable and the script                 bytes of pid (0: there is no child), then, if nothing could be
                                                        executed, 4 bytes of errno and what was being done; execution
                                                        closes it
-HOLD     memfd, stdout, stderr, gate                   a program whose parent is the zygote, at its gate from its start
-                                                       on: answered with STARTED or REFUSED
+HOLD     stdout, stderr, gate, and a memfd unless it   a program whose parent is the zygote, at its gate from its start
+         is the program of the HOLD before             on: answered with STARTED or REFUSED
 COLLECT  none                                          the pid of a held program that has ended, and that the worker is
                                                        done with: until then the number is nobody else's
 =======  ============================================  ===============================================================
@@ -23,7 +23,7 @@ import socket
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 SCRIPT_DESCRIPTOR: Final = 63  # where a shell finds a script that is too long for an argument
 GATE_DESCRIPTOR: Final = 63  # … and where it waits for one
@@ -49,18 +49,18 @@ _ANSWER: Final = struct.Struct("=Bii")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to start. Bytes as execve takes them. ``limits``: the tag, hard RLIMIT_RSS and RLIMIT_LOCKS."""
+    """What to start. Bytes as execve takes them."""
 
     path: str
     arguments: list[bytes]
     environment: dict[bytes, bytes]
     cwd: str
-    limits: tuple[int, int]
 
 
 def ask_to_run(
     zygote: socket.socket,
     program: Program,
+    tag: tuple[int, int],
     *,
     status: int,
     stdout: int,
@@ -68,11 +68,11 @@ def ask_to_run(
     executable: int | None,
     script: bytes,
 ) -> None:
-    """``executable`` is a descriptor to execute in place of ``path``. Raises ``OSError``: the zygote is gone or does not
-    read."""
+    """``tag``: hard RLIMIT_RSS and RLIMIT_LOCKS. ``executable`` is a descriptor to execute in place of ``path``. Raises
+    ``OSError``: the zygote is gone or does not read."""
     with contextlib.ExitStack() as stack:
-        plan = _memory(stack, _packed(program, executable is not None, bool(script)))
-        descriptors = [plan, status, stdout, stderr]
+        whole = _packed(program), tag, executable is not None, bool(script)
+        descriptors = [_memory(stack, marshal.dumps(whole)), status, stdout, stderr]
         if executable is not None:
             descriptors.append(executable)
         if script:
@@ -80,11 +80,13 @@ def ask_to_run(
         _send(zygote, _REQUEST.pack(Do.RUN, 0), descriptors)
 
 
-def ask_to_hold(zygote: socket.socket, token: int, program: Program, *, stdout: int, stderr: int, gate: int) -> None:
-    """``token`` comes back in the answer. Raises as ``ask_to_run``."""
+def ask_to_hold(
+    zygote: socket.socket, token: int, program: Program | None, *, stdout: int, stderr: int, gate: int
+) -> None:
+    """``token`` comes back in the answer. ``program`` None: the same as before. Raises as ``ask_to_run``."""
     with contextlib.ExitStack() as stack:
-        plan = _memory(stack, _packed(program, False, False))
-        _send(zygote, _REQUEST.pack(Do.HOLD, token), [plan, stdout, stderr, gate])
+        plan = [] if program is None else [_memory(stack, marshal.dumps(_packed(program)))]
+        _send(zygote, _REQUEST.pack(Do.HOLD, token), [stdout, stderr, gate, *plan])
 
 
 def tell_collected(zygote: socket.socket, pid: int) -> None:
@@ -92,9 +94,8 @@ def tell_collected(zygote: socket.socket, pid: int) -> None:
     _send(zygote, _REQUEST.pack(Do.COLLECT, pid), [])
 
 
-def _packed(program: Program, has_executable: bool, has_script: bool) -> bytes:
-    whole = program.path, program.arguments, program.environment, program.cwd, program.limits
-    return marshal.dumps((whole, has_executable, has_script))
+def _packed(program: Program) -> Any:
+    return program.path, program.arguments, program.environment, program.cwd
 
 
 def _memory(stack: contextlib.ExitStack, content: bytes) -> int:
@@ -128,10 +129,18 @@ def receive(channel: socket.socket) -> tuple[Do, int, list[int]] | None:
     return Do(do), value, descriptors
 
 
-def read_program(memory: int) -> tuple[Program, bool, bool]:
-    """What to start; whether an executable, and a script, came with it."""
-    whole, has_executable, has_script = marshal.loads(os.pread(memory, os.fstat(memory).st_size, 0))
-    return Program(*whole), has_executable, has_script
+def read_run(memory: int) -> tuple[Program, tuple[int, int], bool, bool]:
+    """What to run and its tag; whether an executable, and a script, came with it."""
+    packed, tag, has_executable, has_script = _read(memory)
+    return Program(*packed), tag, has_executable, has_script
+
+
+def read_hold(memory: int) -> Program:
+    return Program(*_read(memory))
+
+
+def _read(memory: int) -> Any:
+    return marshal.loads(os.pread(memory, os.fstat(memory).st_size, 0))
 
 
 def answer(channel: socket.socket, said: Said, subject: int, value: int, doing: str = "") -> None:
