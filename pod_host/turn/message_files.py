@@ -93,8 +93,11 @@ def _wanted(media_type: str, reader: Reader) -> int | None:
 
 
 def _media(entry: Entry) -> list[JsonObject]:
-    content: Json = (entry.get("event") or {}).get("content") if entry.get("kind") == "input" else None
-    return [part for part in content if part.get("type") == "media"] if isinstance(content, list) else []
+    """An entry that is odd has none: what is to be said of it is for who reads it whole."""
+    event: Json = entry.get("event") if entry.get("kind") == "input" else None
+    content: Json = event.get("content") if isinstance(event, dict) else None
+    parts = content if isinstance(content, list) else []
+    return [part for part in parts if isinstance(part, dict) and part.get("type") == "media"]
 
 
 def _text(data: bytes, *, whole: bool) -> str | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pod_host.contract import rpc
+from pod_host.contract.base import Json
 from pod_host.contract.methods import CORE_ASKS, CORE_SAYS, HARNESS_ASKS
 from pod_host.contract.open_points import SetupFault, read_setup, read_workspace_call
 from pod_host.contract.turn_start import TurnStart
@@ -16,7 +18,8 @@ from pod_host.errors import ContractViolation
 from pod_host.host.credentials import LIFE_SECONDS, life_seconds
 from pod_host.sandbox import Failed, command_environment
 from pod_host.sandbox.worker.files import FileOperations
-from pod_host.turn import Reported
+from pod_host.turn import FileCache, Reported
+from pod_host.turn.message_files import MessageFiles
 from pod_host.turn.projection import Reader
 from pod_host.turn.transcripts import SegmentTranscript
 from tests.turn.double import Runtime, script, text
@@ -81,6 +84,15 @@ def test_no_directory_is_made_where_a_link_leads_out(tmp_path: Path) -> None:
 async def test_an_odd_entry_of_the_transcript_is_a_violation(results: object) -> None:
     with pytest.raises(ContractViolation):
         await SegmentTranscript.encode([{"kind": "tool-results", "results": results}], Reader("turn_1"))
+
+
+@pytest.mark.parametrize("event", [[1], 1, {"content": [1, {"type": "media", "reference": 1}]}, {"content": {"a": 1}}])
+async def test_an_odd_message_of_the_transcript_has_no_files(event: Json) -> None:
+    nobody: Any = None  # is asked
+    files = MessageFiles(nobody, FileCache(), nobody, "ses_1", "turn_1")
+    assert await files.known_to(Reader("turn_1"), [{"kind": "input", "turnId": "t0", "event": event}]) == Reader(
+        "turn_1"
+    )
 
 
 async def test_a_listed_tool_without_a_name_is_left_out() -> None:
