@@ -1,6 +1,6 @@
 """``read``, ``write`` and ``edit`` of a 10 KB file from core to core, beside the bare system calls that they need.
 
-python -m bench.files
+``python -m bench.files``
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A 32 MiB frame in and one out: how late pings are answered and leases renewed meanwhile. What core itself needs for such a
 frame is in it.
 
-    python -m bench.frames
+``python -m bench.frames``
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Memory of all processes of a pod, idle and with runs in flight. As root: the processes keep it to themselves.
 
-python -m bench.memory
+``python -m bench.memory``
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """1 GB of output from one command, beside ``cat >/dev/null`` of the same output, and what the processes grow by. The second
 row stands beside a command whose output nobody has to be handed: what no reader can come near.
 
-python -m bench.output
+``python -m bench.output``
 """
 
 from __future__ import annotations

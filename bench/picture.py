@@ -1,6 +1,6 @@
 """The picture of the last results: how much of its budget each number takes, and the peers beside us, as SVG.
 
-python -m bench.picture
+``python -m bench.picture``
 """
 
 from __future__ import annotations

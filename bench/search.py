@@ -1,6 +1,6 @@
 """``grep`` and ``glob`` over 10 000 files from core to core, beside ripgrep alone with the same flags and the same order.
 
-python -m bench.search
+``python -m bench.search``
 """
 
 from __future__ import annotations

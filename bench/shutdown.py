@@ -1,6 +1,6 @@
 """From SIGTERM to ``lease.release``, with no command in flight and with 64, and to the exit.
 
-python -m bench.shutdown
+``python -m bench.shutdown``
 """
 
 from __future__ import annotations

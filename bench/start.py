@@ -1,7 +1,7 @@
 """From ``pod-host run`` to its first lease, beside a Python that imports what it is made of; the first turn, beside the
 second.
 
-    python -m bench.start
+``python -m bench.start``
 """
 
 from __future__ import annotations
