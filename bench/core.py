@@ -36,7 +36,7 @@ async def say_done(body: JsonObject) -> JsonObject:
     return said("Done.")
 
 
-def said(text: str) -> JsonObject:
+def said(text: str | orjson.Fragment) -> JsonObject:
     """The outcome of a model that ends its turn."""
     return {"output": [{"type": "text", "text": text}], "finishReason": "stop", "usage": {}}
 
@@ -217,7 +217,7 @@ class Connection:
 
     async def _send(self, frame: JsonObject) -> None:
         if not self._socket.closed:
-            await self._socket.send_str(orjson.dumps(frame).decode())
+            await self._socket.send_frame(orjson.dumps(frame), WSMsgType.TEXT)
 
 
 def _envelope(text: str) -> JsonObject:

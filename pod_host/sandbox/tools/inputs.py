@@ -38,7 +38,7 @@ class ToolInput(BaseModel):
     def _text_or_nothing(cls, value: object) -> object:
         if value is None:
             raise PydanticCustomError("null", "must not be null; leave the member out")
-        if isinstance(value, str):
+        if isinstance(value, str) and not value.isascii():
             try:
                 value.encode()
             except UnicodeEncodeError:
