@@ -41,8 +41,8 @@ class McpTools:
             if not tool.enabled:
                 continue
             name = names.get((server.name, tool.name))
-            if not server.name or not tool.name:
-                _left_out(server, tool, "it, or its server, has an empty name, which no call can give")
+            if not (_can_be_given(server.name) and _can_be_given(tool.name)):
+                _left_out(server, tool, "it, or its server, has a name that no call can give")
             elif name is None or name in offered:
                 _left_out(server, tool, "no name is left for it")
             elif not is_object_schema(tool.input_schema):
@@ -95,6 +95,10 @@ class McpTools:
         if not isinstance(answer, dict):
             return answer
         return mcp_fate(answer, repeatable=_is_repeatable(tool), asked=execution.asked)
+
+
+def _can_be_given(name: str) -> bool:
+    return bool(name) and name == readable(name)
 
 
 def _is_repeatable(tool: McpTool) -> bool:

@@ -95,10 +95,13 @@ async def test_an_odd_message_of_the_transcript_has_no_files(event: Json) -> Non
     )
 
 
-async def test_a_listed_tool_without_a_name_is_left_out() -> None:
+@pytest.mark.parametrize("name", ["", "\ud800"])
+async def test_a_listed_tool_without_a_usable_name_is_left_out(name: str) -> None:
     runtime = Runtime(script(text("Done.")))
-    nameless = {"name": "s", "tools": [{"name": "", "inputSchema": {"type": "object"}}]}
-    assert await runtime.turn(mcp={"servers": [nameless]}).run() == Reported("completed")
+    schema = {"type": "object"}
+    servers = [{"name": "s", "tools": [{"name": name, "inputSchema": schema}]}]
+    servers += [{"name": name, "tools": [{"name": "t", "inputSchema": schema}]}]
+    assert await runtime.turn(mcp={"servers": servers}).run() == Reported("completed")
 
 
 @pytest.mark.parametrize("id_", ["\ud800", "x" * 513, "", 1, None])

@@ -26,7 +26,7 @@ from tests.turn.double import calls, text
 from tests.turn.sandbox_double import Sandbox
 
 _STEPS = 4  # answers with calls in them, before the model is done
-_REQUESTS = 2000  # of one turn, whatever it is told
+_REQUESTS = 6000  # of one turn, whatever it is told: chunks may be of one byte
 _CALLS: tuple[tuple[str, JsonObject], ...] = (
     ("bash", {"command": "ls", "timeout": 5}),
     ("read", {"path": "a"}),
@@ -70,7 +70,7 @@ _ODD_ANSWERS: tuple[JsonObject, ...] = (
     {"output": [{"type": "reasoning", "text": "r"}, {"type": "json", "value": 1}], "finishReason": "content-filter"},
     {"output": [{"type": "tool-call", "id": "c0", "name": "bash", "args": "{"}], "finishReason": "tool-calls"},
 )
-_FILES = {"outputs/a.txt": b"text", "outputs/d/b.png": bytes(3000), "a": b"one\ntwo\n"}
+_FILES = {"outputs/a.txt": b"text", "outputs/d/b.png": bytes(1500), "a": b"one\ntwo\n"}
 _TOOL_ANSWERS = (
     {"ok": True, "result": {"content": [{"type": "text", "text": "x"}, {"type": "image", "mimeType": "image/png"}]}},
     {"ok": True, "result": {"kind": "completed", "output": {"a": 1}}},
