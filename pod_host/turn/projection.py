@@ -67,8 +67,13 @@ class Reader:
 
     @property
     def step_bytes(self) -> int:
-        """What it is shown of the results of one step: a third of a call at most."""
+        """What it is shown of one result, and of a step's results of MCP and HTTP tools: a third of a call at most."""
         return min(self.call_bytes // 3, limits.STEP_RESULT_BYTES)
+
+    @property
+    def results_bytes(self) -> int:
+        """What it is shown of all results of a step: more of them would be summarized before it has read them."""
+        return self.call_bytes * 2 // 5
 
     @property
     def message_bytes(self) -> int:

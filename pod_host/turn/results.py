@@ -19,7 +19,7 @@ _STEP_ENVELOPE = 2048  # of the entry and its edit, beside the results: the name
 
 def share_bytes(record_entry_bytes: int, calls: int, step_bytes: int = limits.STEP_RESULT_BYTES) -> int:
     """What the outcome of one of a step's ``calls`` calls may hold, as JSON, so that all of them fit one entry, and a model
-    can read it: equal shares, whatever ends first. ``step_bytes``: what the model can read of a step."""
+    can read it: equal shares, whatever ends first. ``step_bytes``: of any of them at most."""
     share = (record_entry_bytes - limits.ENTRY_ENVELOPE_BYTES) // max(calls, 1)
     return max(min(share, step_bytes) - _ENVELOPE, _LEAST)
 

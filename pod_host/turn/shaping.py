@@ -2,8 +2,9 @@
 call, with a preview in its place; files within an answer are stored whatever their size.
 
 The cap of a result is RESULT_INLINE_BYTES, or the call's equal share of the step's entry where that is less, or what is left
-of the step's budget: the results of a step are shaped one after another, as they come, and small ones are not counted. What
-was recorded of a call stands, so a replay need not spend the budget in the same order.
+of the step's budget: the results of a step are shaped one after another, as they come, and small ones are not counted. All
+results of a step share what the model's window has room for. What was recorded of a call stands, so a replay need not spend
+the budget in the same order.
 """
 
 from __future__ import annotations
@@ -32,18 +33,36 @@ _NAME_CHARACTERS: Final = 200  # of the tool's name in an artifact's
 
 @dataclass(slots=True)
 class StepBudget:
-    """What the MCP and HTTP results of one step may hold together, in bytes of JSON."""
+    """What the results of one step may hold together, in bytes of JSON. ``left``: those of MCP and HTTP tools. ``room``: all
+    of them, so that the model can read what it asked for. ``waiting``: calls whose results are still to come."""
 
     left: int = limits.STEP_RESULT_BYTES
+    room: int = limits.MODEL_CALL_BYTES
+    waiting: int = 1
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def most(self) -> int:
-        """For the next result: what is left, or a stub that names its artifact."""
-        return max(min(self.left, limits.RESULT_INLINE_BYTES), limits.RESULT_STUB_BYTES)
+        """For the next result: all that there is, but for a little for each of the others."""
+        others = max(self.waiting - 1, 0)
+        reserved = others * min(limits.RESULT_SMALL_BYTES, self.room // (2 * others + 1))
+        return max(self.room - reserved, limits.RESULT_STUB_BYTES)
 
-    def spend(self, size: int) -> None:
-        if size > limits.RESULT_SMALL_BYTES:
+    @property
+    def even(self) -> int:
+        """For one that is fitted as its call begins, beside the others."""
+        return max(self.room // max(self.waiting, 1), limits.RESULT_STUB_BYTES)
+
+    @property
+    def most_stored(self) -> int:
+        """For the next result of an MCP or HTTP tool: what is left, or a stub that names its artifact."""
+        return max(min(self.left, limits.RESULT_INLINE_BYTES, self.most), limits.RESULT_STUB_BYTES)
+
+    def spend(self, size: int, *, stored: bool = False) -> None:
+        """``stored``: of an MCP or HTTP tool."""
+        self.waiting -= 1
+        self.room = max(self.room - size, 0)
+        if stored and size > limits.RESULT_SMALL_BYTES:
             self.left -= size
 
 
@@ -58,8 +77,8 @@ class Shaper:
         """An outcome's value, of any size and form, as one whose JSON takes at most RESULT_INLINE_BYTES, about
         ``most_bytes``, and what ``budget`` has left. Raises Stopped."""
         async with budget.turn:
-            shaped = await self._shape(value, effect_id, tool_name, most_bytes, budget.most)
-            budget.spend(len(await json_text(shaped)))
+            shaped = await self._shape(value, effect_id, tool_name, most_bytes, budget.most_stored)
+            budget.spend(len(await json_text(shaped)), stored=True)
             return shaped
 
     async def _shape(self, value: Json, effect_id: str, tool_name: str, share: int, left: int) -> Json:

@@ -15,14 +15,14 @@ from functools import partial
 from pod_host import limits
 from pod_host.contract.base import JsonObject
 from pod_host.contract.canonical import canonical, sha256_hex
-from pod_host.contract.effects import HttpTarget, McpTarget, RuntimeTarget, ToolIntent
+from pod_host.contract.effects import HarnessTarget, HttpTarget, McpTarget, RuntimeTarget, ToolIntent
 from pod_host.errors import InputIssue
 from pod_host.turn.candidates import Call
 from pod_host.turn.endings import Stopped, Waits
 from pod_host.turn.identity import Identities
 from pod_host.turn.journal import Execution, Fate, Held, IntentTooLarge, Journal, Known, Unknown
 from pod_host.turn.ports import GatePort
-from pod_host.turn.results import failure, fit, fit_step, share_bytes, smaller, tool_result
+from pod_host.turn.results import failure, fit, fit_step, json_bytes, share_bytes, smaller, tool_result
 from pod_host.turn.shaping import Shaper, StepBudget
 from pod_host.turn.stop import Stop
 from pod_host.turn.text import shortened
@@ -53,9 +53,9 @@ class ToolCalls:
         failed the turn: each only after all calls have settled.
         """
         calls = [self.tools.meant(call) for call in calls]
-        step_bytes = self.shaper.reader.step_bytes
-        share = share_bytes(self.record_entry_bytes, min(len(calls), limits.STEP_CALLS), step_bytes)
-        line, budget = _Line(), StepBudget(step_bytes)
+        reader = self.shaper.reader
+        share = share_bytes(self.record_entry_bytes, min(len(calls), limits.STEP_CALLS), reader.step_bytes)
+        line, budget = _Line(), StepBudget(reader.step_bytes, reader.results_bytes, len(calls))
         tasks = [
             asyncio.create_task(self._call(step, call, line.join(alone=self._alone(call)), share, budget))
             for call in calls
@@ -84,6 +84,7 @@ class ToolCalls:
             tool = self.tools.get(call.name)
             refusal = self._refusal(call, tool)
             if tool is None or refusal is not None:
+                budget.waiting -= 1
                 return tool_result(call.id, call.name, fit(refusal, share))
             intent = self.ids.tool(
                 step,
@@ -103,6 +104,8 @@ class ToolCalls:
             settled = await self.journal.settle(intent, _hash(intent), run, smaller)
             if isinstance(settled, Held):
                 return Waits("waiting" if settled.status == "pending" else "uncertain", [settled.effect_id])
+            if settled.replayed:
+                budget.spend(json_bytes(settled.value))
             return tool_result(call.id, call.name, fit(settled.value, share))
         except Waits as waits:  # of a call that has effects of its own: those beside it go on
             return waits
@@ -147,9 +150,11 @@ class ToolCalls:
             return Known(failure("tool.interrupted", "The call was not started: the turn was being stopped."))
         # A call is handed over before its first wait, so the next one starts once this task has come to that.
         asyncio.get_running_loop().call_soon(place.start)
+        # What the harness runs itself fits its result as it makes it; the others' are cut as they come.
+        most = min(share, budget.even) if isinstance(tool.target, HarnessTarget) else share
         async with self.gates.claim() as claim:  # an answer holds its room until it is shaped
             with span("tool", effect_id=execution.effect_id, tool=tool.name, target=tool.target.kind) as marks:
-                fate = await tool.run(call.args, replace(execution, most_bytes=share, claim=claim))
+                fate = await tool.run(call.args, replace(execution, most_bytes=most, claim=claim))
                 marks.set(error_type=_error_type(fate))
             if isinstance(fate, Unknown):
                 return Unknown(shortened(fate.error, share // 4))  # core makes the call's failure of it
@@ -158,7 +163,11 @@ class ToolCalls:
                     fate.value, effect_id=execution.effect_id, tool_name=tool.name, most_bytes=share, budget=budget
                 )
                 return Known(fit(shaped, share))
-            return Known(fit(fate.value, share)) if isinstance(fate, Known) else fate
+            if not isinstance(fate, Known):
+                return fate
+            value = fit(fate.value, most if isinstance(tool.target, HarnessTarget) else min(share, budget.most))
+            budget.spend(json_bytes(value))
+            return Known(value)
 
 
 class _Line:

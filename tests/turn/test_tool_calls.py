@@ -194,6 +194,24 @@ async def test_a_small_window_is_not_filled_by_one_result() -> None:
     assert "characters omitted" in result["output"]["stdout"]
 
 
+@pytest.mark.parametrize("count", [4, 12])
+async def test_a_small_window_is_not_filled_by_many_results_and_small_ones_are_whole(count: int) -> None:
+    """A step that does not fit would be summarized before the model has read it."""
+
+    def work(tool: str, arguments: JsonObject) -> Outcome:
+        return Completed({"stdout": "x" * (30_000 if arguments["command"] == "large" else 300)})
+
+    step = [*[("bash", {"command": "large"})] * count, *[("bash", {"command": "small"})] * count]
+    runtime = Runtime(script(calls(*step), text("Done.")))
+    model = {"provider": "p", "id": "m", "inputs": ["text"], "contextWindow": 32_000, "maxOutputTokens": 4000}
+    assert await runtime.turn(Sandbox(work=work), model=model).run() == Reported("completed")
+    sizes = [len(result["output"]["stdout"]) for result in runtime.transcript[2]["results"]]
+    assert sizes[0] > 20_000
+    assert sizes[count:] == [300] * count
+    assert len(encode(runtime.model_calls[1]["prompt"])) < 32_000 * 4 // 2
+    assert not any("summary" in effect_id for effect_id in runtime.journal)
+
+
 async def test_a_failed_outcome_reaches_the_model() -> None:
     sandbox = Sandbox(work=lambda tool, arguments: Failed("sandbox.not_found", "No file at /workspace/a"))
     results, _ = await results_of(calls(("read", {"path": "a"})), sandbox)
