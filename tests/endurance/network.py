@@ -5,12 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from functools import cache
+from typing import Final
+
+_PROBE: Final = f"endurance-probe-{os.getpid()}"
 
 
+@cache
 def why_not() -> str | None:
     if os.geteuid() != 0:
         return "a network namespace needs root"
-    return None if shutil.which("ip") and shutil.which("nsenter") else "there is no ip and nsenter"
+    if not (shutil.which("ip") and shutil.which("nsenter")):
+        return "there is no ip and nsenter"
+    try:  # as small a thing as will do: a container's root may not
+        _ip("netns", "add", _PROBE)
+    except subprocess.CalledProcessError:
+        return "the kernel does not let us make a network namespace"
+    _ip("netns", "delete", _PROBE)
+    return None
 
 
 class Network:
