@@ -15,6 +15,7 @@ http_tools  the manifest's HTTP tools                tool_search   tools that ar
 agents      the agents that manifests use as tools   agent_tools   their calls: loops of their own within the turn
 loops       how a loop is made, for each agent       manifests     a manifest's tools and servers, in their forms
 stop        the one switch that stops it all         reporting     the output, and what a refused one does
+fresh_token a gate's call, with a token that it takes  ports       what a turn is given
 """
 
 from pod_host.turn.endings import Ending, Released, Reported
