@@ -9,6 +9,7 @@ from pod_host.contract.model_call import ToolGateAnswer
 from pod_host.errors import ContractViolation
 from pod_host.turn.journal import Again, Fate, Known, Unknown
 from pod_host.turn.results import failure
+from pod_host.turn.text import readable
 
 _TEXT: Final = "\n"  # between the text parts of one answer
 
@@ -26,7 +27,7 @@ def mcp_fate(answer: JsonObject, *, repeatable: bool, asked: int) -> Fate:
     reported = error.get("failure")
     detail: JsonObject = reported if isinstance(reported, dict) else {}
     message = _text(detail.get("message"), _text(error.get("message"), "The MCP call failed"))
-    code = _text(detail.get("code"), "mcp.error")
+    code = readable(_text(detail.get("code"), "mcp.error"))
     if error.get("uncertain") is True or code == "mcp.lost":
         if not repeatable:
             return Unknown(message)

@@ -11,6 +11,7 @@ import pytest
 
 from pod_host.contract import rpc
 from pod_host.contract.base import Json
+from pod_host.contract.encoding import encode
 from pod_host.contract.methods import CORE_ASKS, CORE_SAYS, HARNESS_ASKS
 from pod_host.contract.open_points import SetupFault, read_setup, read_workspace_call
 from pod_host.contract.turn_start import TurnStart
@@ -19,6 +20,8 @@ from pod_host.host.credentials import LIFE_SECONDS, life_seconds
 from pod_host.sandbox import Failed, command_environment
 from pod_host.sandbox.worker.files import FileOperations
 from pod_host.turn import FileCache, Reported
+from pod_host.turn.journal import Known
+from pod_host.turn.mcp_results import mcp_fate
 from pod_host.turn.message_files import MessageFiles
 from pod_host.turn.projection import Reader
 from pod_host.turn.transcripts import SegmentTranscript
@@ -108,3 +111,9 @@ async def test_a_listed_tool_without_a_usable_name_is_left_out(name: str) -> Non
 async def test_a_manifests_id_that_is_none_is_not_the_agents(id_: object) -> None:
     runtime = Runtime(script(text("Done.")))
     assert await runtime.turn(manifest={"id": id_, "instructions": "Be exact."}).run() == Reported("completed")
+
+
+def test_a_failed_calls_code_that_is_no_text_can_be_recorded() -> None:
+    fate = mcp_fate({"ok": False, "error": {"failure": {"code": "a\ud800", "message": "m"}}}, repeatable=False, asked=1)
+    assert isinstance(fate, Known)
+    encode(fate.value)
