@@ -30,7 +30,9 @@ PING_SECONDS = 0.01
 
 async def measure(short: bool) -> list[Row]:
     rounds = 2 if short else 6
-    text = orjson.Fragment(orjson.dumps(TEXT * (SIZE // len(TEXT))))  # written once: that is no part of what is measured
+    text = orjson.Fragment(
+        orjson.dumps(TEXT * (SIZE // len(TEXT)))
+    )  # written once: that is no part of what is measured
     rows = []
     async with Core(renew_every_ms=round(RENEW_SECONDS * 1000)) as core:
         held = asyncio.Event()
