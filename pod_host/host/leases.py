@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pod_host import limits
 from pod_host.client import Channel, Run, retry
@@ -19,7 +19,9 @@ from pod_host.contract.turn_start import TurnStart
 from pod_host.contract.work import Cancel, CancelReason, LeaseResult
 from pod_host.errors import ChannelClosed, ContractViolation, PodHostError, RuntimeRefusal
 from pod_host.host.log import get_log, redactor
-from pod_host.turn.endings import Ending, Released, Reported
+
+if TYPE_CHECKING:
+    from pod_host.turn.endings import Ending
 
 _EARLY_CANCELS = 64  # of runs that are not, or not yet, held
 
@@ -137,6 +139,8 @@ class Leases:
             self._turns.pop(run.grant.run_id, None)
             if beating is not None:
                 beating.cancel()
+        from pod_host.turn.endings import Released, Reported  # a turn has run: they are there
+
         match ending:
             case Reported(status):
                 log.info("turn.ended", **ids, status=status)

@@ -13,6 +13,7 @@ import os
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
 
 from pod_host import __version__, limits
 from pod_host.client import Gates, HostApi, Run, retry
@@ -37,7 +38,10 @@ from pod_host.sandbox import Sandbox
 from pod_host.sandbox.launch import Launched
 from pod_host.sandbox.tools.inputs import TOOL_INPUTS, input_schema
 from pod_host.settings import Settings
-from pod_host.turn import FileCache, Tracing, TranscriptCache, Turn
+
+if TYPE_CHECKING:
+    from pod_host.host.turns import Turns
+    from pod_host.turn import Turn
 
 log = get_log()
 
@@ -66,9 +70,7 @@ class Host:
         environments = Environments(settings, environ, self._credentials, self._trust, self._relay)
         self._workspaces = Workspaces(self._sandbox, environments.of_call, settings.skills_dir, plain_http=proxied)
         self._setup = Setup(settings.harness_dir, settings.workspace_dir, self._sandbox, environments.of_setup)
-        self._transcripts = TranscriptCache()
-        self._files = FileCache()
-        self._tracing = Tracing.to(settings.otlp_endpoint)
+        self._turns: Turns | None = None
         self._connection: Connection | None = None
         self._form = 0  # of FEATURE_FORMS: the one that the Runtime takes
         self._tries = 0  # connections that did not last, in a row
@@ -84,7 +86,7 @@ class Host:
         when a directory cannot be used, SandboxError when the worker cannot start at all; nothing else ends it."""
         living = asyncio.create_task(self._live(), name="life")
         told = asyncio.create_task(stopping.wait(), name="shutdown")
-        getting_ready = asyncio.create_task(_get_ready(), name="getting ready")
+        getting_ready = asyncio.create_task(self._get_ready(), name="getting ready")
         try:
             await asyncio.wait({living, told}, return_when=asyncio.FIRST_COMPLETED)
             if not told.done():
@@ -101,7 +103,8 @@ class Host:
                 await self._relay.stop()
             await self._api.close()
             await self._gates.close()
-            await self._tracing.close()
+            if self._turns is not None:
+                await self._turns.close()
 
     # --- the way up ---------------------------------------------------------------------------------------------------
 
@@ -195,16 +198,25 @@ class Host:
 
     def _new_turn(self, run: Run, start: TurnStart) -> Turn:
         note = self._setup.note
-        return Turn(
-            run=run,
-            start=start,
-            gates=self._gates,
-            sandbox=self._workspaces.of_run(run, start),
-            transcripts=self._transcripts,
-            files=self._files,
-            notes=[note] if note else [],
-            tracing=self._tracing,
-        )
+        return self._all_turns().new(run, start, [note] if note else [])
+
+    def _all_turns(self) -> Turns:
+        """Made when it is first needed: the agent loop alone is an eighth of a host's start."""
+        if self._turns is None:
+            from pod_host.host.turns import Turns
+
+            self._turns = Turns(self._gates, self._workspaces, self._settings.otlp_endpoint)
+        return self._turns
+
+    async def _get_ready(self) -> None:
+        """While the worker and the Runtime are waited for: what would else make the first turn slower than the next."""
+        self._all_turns()
+        for model in unbuilt():
+            await asyncio.sleep(0)
+            model.model_rebuild()
+        for tool in TOOL_INPUTS:
+            await asyncio.sleep(0)
+            input_schema(tool)
 
     # --- how it is ----------------------------------------------------------------------------------------------------
 
@@ -283,16 +295,6 @@ class Host:
         living.cancel()
         await self._setup.stop()
         log.info("shutdown.done")
-
-
-async def _get_ready() -> None:
-    """While the worker and the Runtime are waited for: what would else make the first turn slower than the next."""
-    for model in unbuilt():
-        model.model_rebuild()
-        await asyncio.sleep(0)
-    for tool in TOOL_INPUTS:
-        input_schema(tool)
-        await asyncio.sleep(0)
 
 
 async def _for_good(step: Callable[[], Awaitable[None]]) -> None:
