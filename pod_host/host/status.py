@@ -95,7 +95,7 @@ class Status(_Fact):
         ]
         if self.worker.alive:
             shares = self.worker.shares
-            rows.append(("shares", f"cgroup, {', '.join(shares)}" if shares else "none: no cgroup is delegated"))
+            rows.append(("shares", f"cgroup, {', '.join(shares)}" if shares else "none: no controller is delegated"))
         if self.setup_note is not None:
             rows.append(("setup", self.setup_note.split("\n")[0]))
         return "\n".join(f"{name:<10} {text}" for name, text in rows)

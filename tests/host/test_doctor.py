@@ -91,6 +91,10 @@ async def test_in_a_healthy_pod_all_is_well(pod: Path, core: Core, egress: str) 
     assert core.joins.all == []  # a join would end the host that runs
     assert "join-token-1" not in seen.text
     assert sorted(os.listdir(pod / "harness")) == []
+    state, says = seen.of("confinement", "shares")
+    assert (
+        says.startswith("cgroup, ") if state == "ok" else (state, says) == ("note", "none: no controller is delegated")
+    )
 
 
 async def test_what_would_fail_is_told_and_the_exit_code_is_1(pod: Path, core: Core, egress: str) -> None:

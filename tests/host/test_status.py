@@ -202,6 +202,25 @@ def test_the_table_is_for_people() -> None:
         "connected  for 1 min, tnt_1",
         "runs       2 of 8, run_1, run_2",
         "worker     alive, pid 10, 2 processes of commands; the kernel protects files and signals (Landlock ABI 7)",
-        "shares     none: no cgroup is delegated",
+        "shares     none: no controller is delegated",
         "setup      The setup of this sandbox failed.",
     ]
+
+
+def test_the_table_names_what_the_commands_cgroup_holds() -> None:
+    worker = Worker(alive=True, pid=10, landlock_abi=7, holds=("files",), shares=("cpu", "memory"))
+    status = Status(
+        version="0.1.0",
+        sandbox_id="s",
+        pod_uid="p",
+        harness_id="pod-host",
+        phase="joining",
+        up_seconds=1,
+        joined=None,
+        connected=None,
+        runs=(),
+        slots=8,
+        worker=worker,
+        setup_note=None,
+    )
+    assert "shares     cgroup, cpu, memory" in status.table().splitlines()

@@ -73,7 +73,7 @@ class _Rehearsal:
                 findings.append(Finding("confinement", name, "failure", says))
             else:
                 findings.append(Finding("confinement", name, "warning", "not held"))
-        held = f"cgroup, {', '.join(told.shares)}" if told.shares else "none: no cgroup is delegated"
+        held = f"cgroup, {', '.join(told.shares)}" if told.shares else "none: no controller is delegated"
         findings.append(Finding("confinement", "shares", "ok" if told.shares else "note", held))
         findings += [Finding("confinement", "exposed", "warning", line) for line in told.exposed]
         token = shlex.quote(str(self._settings.join_file))
