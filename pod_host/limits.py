@@ -131,13 +131,7 @@ RESULT_SMALL_BYTES: Final = 1 * KIB  # a text so short is never stored: what wou
 RESULT_STUB_BYTES: Final = 512  # of one that was stored when the step's budget was spent
 RESULT_DEPTH: Final = 200  # levels of an MCP or HTTP result: whoever encodes it later must not run out of stack
 RESULT_PARTS: Final = 32  # of one result that are stored each by itself
-STORE_WAIT_SECONDS: Final = (
-    1.0,
-    2.0,
-    5.0,
-    10.0,
-    20.0,
-)  # after each refusal of a store that is out; then the run goes back
+STORE_WAIT_SECONDS: Final = (1.0, 2.0, 5.0, 10.0, 20.0)  # after each refusal of a store; then the run goes back
 INLINE_FILE_BYTES: Final = 128 * KIB  # of one text file of a message, in the prompt; read_artifact reads the rest
 INLINE_FILES_BYTES: Final = 512 * KIB  # … and of all of one message
 EXPORT_ATTEMPTS: Final = 6  # of the outputs folder, when files change while they are read
