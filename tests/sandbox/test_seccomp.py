@@ -110,7 +110,7 @@ def test_foreign_calls_are_closed(machine: str) -> None:
 def test_any_number_of_threads_makes_a_program_that_the_kernel_takes(machine: str, guard: bool) -> None:
     threads = tuple(range(1000, 1400))
     program = build_filter(
-        machine, threads, [GROUP, GROUP + 1], zygote=ZYGOTE, guard_signals=guard, guard_truncate=True
+        machine, threads, [GROUP, GROUP + 1], zygote=ZYGOTE, guard_signals=guard, guard_truncate=True, guard_cgroup=True
     )
     assert len(program) // 8 <= 4096
     at = ARCHITECTURES[machine]
@@ -125,3 +125,12 @@ def test_truncate_by_path_is_closed_where_landlock_does_not_know_it(machine: str
     assert verdict(machine, at.truncate, 0x7FFF1234, 0) == ALLOW
     program = build_filter(machine, [HOST], [], zygote=ZYGOTE, guard_signals=False, guard_truncate=True)
     assert judge(program, at.audit, at.truncate, 0x7FFF1234, 0) == EPERM
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_clone3_is_unknown_where_it_could_lead_out_of_a_cgroup(machine: str) -> None:
+    """Libraries then take clone, which cannot."""
+    at = ARCHITECTURES[machine]
+    assert verdict(machine, 435, 0x7FFF1234, 88) == ALLOW
+    program = build_filter(machine, [HOST], [], zygote=ZYGOTE, guard_signals=False, guard_cgroup=True)
+    assert judge(program, at.audit, 435, 0x7FFF1234, 88) == ENOSYS
