@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 
 from tests.endurance.gate import GateRelay
 from tests.endurance.load import Load
@@ -14,8 +14,6 @@ from tests.endurance.pod import Pod
 from tests.endurance.runtime import Runtime
 from tests.endurance.schedule import Fault
 from tests.endurance.wire import Wire
-
-START_PAUSE: Final = 0.05
 
 
 class Faults:

@@ -10,8 +10,6 @@ from typing import Final, Literal
 
 import aiohttp
 
-from tests.endurance.witness import Witness
-
 Trouble = Literal["late", "twice", "never", "swallowed", "reset", "busy"]
 """``late``: answered after a while. ``twice``: asked twice at once, and its answer comes twice. ``never``: the gate hears of
 it, nobody hears of its answer. ``swallowed``: not even the gate hears of it. ``reset``: the connection breaks once it was
@@ -23,10 +21,9 @@ _HOP: Final = {"connection", "content-length", "keep-alive", "transfer-encoding"
 class GateRelay:
     """``upstream``: the gates' port on loopback."""
 
-    def __init__(self, witness: Witness) -> None:
+    def __init__(self) -> None:
         self.upstream = 0
         self.port = 0
-        self._witness = witness
         self._troubles: deque[tuple[Trouble, float]] = deque()
         self._server: asyncio.Server | None = None
         self._http: aiohttp.ClientSession

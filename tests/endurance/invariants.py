@@ -20,16 +20,16 @@ TURN_FAILURES: Final = {
     "model.transient",  # the gate did not answer, again and again
     "turn.deadline",
 }
-_ABSENT: Final = object()
 
 
 @dataclass(frozen=True)
 class Ran:
-    """One planned call, and what became of it. ``outcome``: None when nobody was told. ``answered``: somebody was."""
+    """One planned call, and what became of it. ``outcome``: None when nobody was told. ``asked``: whether it can have run at
+    all."""
 
     call: Call
     outcome: JsonObject | None
-    asked: bool = True  # whether it can have run at all
+    asked: bool = True
 
 
 @dataclass
@@ -77,6 +77,9 @@ class Record:
                 yield f"{effect_id} was acknowledged as {_short(outcome)}, the record has {row['status']}"
         for effect_id in witness.changed:
             yield f"{effect_id} was acknowledged twice, with two outcomes"
+        for run_id, times in witness.ended.items():
+            if times > 1:
+                yield f"run {run_id}: {times} outputs were acknowledged"
         for effect_id, row in self.effects.items():
             told = self.ended[effect_id]
             if told != (row["status"] == "completed"):

@@ -63,7 +63,7 @@ class Story:
         self._witness = Witness()
         self._pod = Pod(place)
         self._wire = Wire(self._witness)
-        self._gate = GateRelay(self._witness)
+        self._gate = GateRelay()
         self._first: dict[str, Look] = {}
         self._lives: dict[int, Look] = {}  # of hosts and workers, by pid: as they were at their first rest
         self._host_log = LogFile(self._pod.log)

@@ -14,18 +14,17 @@ from pod_host.contract.base import JsonObject
 @dataclass
 class Witness:
     """``executed``: how often core said ``execute``, by effect. ``acknowledged``: the outcome that core acknowledged, by
-    effect. ``ended``: how often an output was acknowledged, by run. ``progress``: acknowledgements of any kind."""
+    effect; ``changed``: effects with two that differ. ``ended``: how often an output was acknowledged, by run.
+    ``progress``: acknowledgements of any kind."""
 
     executed: Counter[str] = field(default_factory=Counter)
     acknowledged: dict[str, JsonObject] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
     ended: Counter[str] = field(default_factory=Counter)
-    methods: Counter[str] = field(default_factory=Counter)
     progress: int = 0
 
     def answered(self, method: str, params: JsonObject, result: JsonObject) -> None:
         """Core answered a request of the host's with a result."""
-        self.methods[method] += 1
         if method == "effect.intent":
             effect_id = params["effect"]["effectId"]
             if result["status"] == "execute":
@@ -48,6 +47,7 @@ class Witness:
         for effect_id in effect_ids:
             self.acknowledged.pop(effect_id, None)
             self.executed.pop(effect_id, None)
+        self.ended.clear()
 
 
 @dataclass
