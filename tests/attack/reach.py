@@ -30,11 +30,14 @@ _ATTRIBUTE = ctypes.create_string_buffer(struct.pack("=IIQiIQQQ", 48, 5, 0, 0, 0
 
 
 def worker_above(pid: int) -> int:
-    while True:
+    """A zygote, which the shells that are started ahead come from, looks like the worker that it was forked from."""
+    found = 0
+    while pid:
         with open(f"/proc/{pid}/cmdline") as file:
             if "pod_host.sandbox.worker" in file.read():
-                return pid
+                found = pid
         pid = parent_of(pid)
+    return found
 
 
 def relay_of(host: int) -> int:
