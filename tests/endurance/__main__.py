@@ -39,8 +39,9 @@ def main() -> int:
 
 
 def place_of(seed: int) -> Place:
-    """The host is started as root with one seed and as an ordinary user with the next; its clocks are ahead in some."""
-    return Place.here(uid=0 if seed % 2 else UID, shift=1_000_000 if seed % 3 == 0 else 0)
+    """The host is started as root with one seed and as an ordinary user with the next; its clocks are ahead in some, and some
+    have a relay."""
+    return Place.here(uid=0 if seed % 2 else UID, relay=seed % 5 < 2, shift=1_000_000 if seed % 3 == 0 else 0)
 
 
 if __name__ == "__main__":

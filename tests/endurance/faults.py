@@ -142,6 +142,9 @@ class Faults:
         if worker := self._pod.worker:
             await _frozen(worker, seconds)
 
+    async def _relay_killed(self) -> None:
+        self._pod.kill(self._pod.relay, signal.SIGKILL)
+
     async def _zygote_killed(self) -> None:
         self._pod.kill(self._pod.zygote, signal.SIGKILL)
 

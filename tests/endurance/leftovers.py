@@ -56,14 +56,16 @@ class Look:
 
 
 def processes(pod: Pod) -> Iterator[str]:
-    """All but init, host, worker, zygote, and the shells that stand ready: idle ones, each for one use."""
-    host, worker, zygote = pod.host, pod.worker, pod.zygote
-    if not (host and worker and zygote):
-        yield f"host {host}, worker {worker}, zygote {zygote}"
+    """All but init, host, worker, zygote, relay, and the shells that stand ready: idle ones, each for one use."""
+    ours = {"host": pod.host, "worker": pod.worker, "zygote": pod.zygote}
+    if pod.place.relay:
+        ours["relay"] = pod.relay
+    if not all(ours.values()):
+        yield f"not all is there: {ours}"
         return
     ready = shells(pod)
     for pid, state in pod.inhabitants().items():
-        if pid in (host, worker, zygote):
+        if pid in ours.values():
             if state in "ZXT":
                 yield f"process {pid} is in state {state}"
             continue

@@ -31,26 +31,31 @@ EMPTY_SECONDS: Final = 20.0
 
 @dataclass(frozen=True)
 class Place:
-    """What this machine lets a run have. ``uid``: whom the host is started as. ``disk``: a small one of its own.
-    ``cable``: a network that can be unplugged. ``shift``: seconds that the pod's own monotonic and boot clocks are ahead."""
+    """What a run has, as far as this machine lets it. ``uid``: whom the host is started as. ``disk``: a small one of its own.
+    ``cable``: a network that can be unplugged. ``relay``: commands reach the egress proxy through one of the host's.
+    ``shift``: seconds that the pod's own monotonic and boot clocks are ahead."""
 
     uid: int
     disk: bool
     cable: bool
+    relay: bool = False
     shift: int = 0
 
     @classmethod
-    def here(cls, uid: int, shift: int) -> Place:
+    def here(cls, uid: int, *, relay: bool, shift: int) -> Place:
         root = os.geteuid() == 0
         own = can("unshare", "--pid", "--fork", "--mount-proc", "mount", "-t", "tmpfs", "endurance", "/tmp")
         clocks = own and can("unshare", "--time", "--fork", "--boottime=1", "--monotonic=1", "true")
-        return cls(uid if root else os.geteuid(), own, own and network.why_not() is None, shift if clocks else 0)
+        cable = own and network.why_not() is None
+        return cls(uid if root else os.geteuid(), own, cable, relay, shift if clocks else 0)
 
     @property
     def without(self) -> dict[str, str]:
         """Kinds of faults that cannot be made here, and why."""
         missing = {} if self.disk else {"disk.full": "a disk of its own needs root, and a kernel that lets it"}
-        return missing if self.cable else {**missing, "wire.unplugged": str(network.why_not())}
+        if not self.cable:
+            missing["wire.unplugged"] = network.why_not() or "its process namespace cannot be made"
+        return missing if self.relay else {**missing, "relay.killed": "this run has no relay"}
 
 
 class Pod:
@@ -232,8 +237,15 @@ class Pod:
 
     @property
     def worker(self) -> int | None:
+        return self._child(b"pod_host.sandbox.worker")
+
+    @property
+    def relay(self) -> int | None:
+        return self._child(b"pod_host.relay")
+
+    def _child(self, named: bytes) -> int | None:
         children = processes_of(self.host) if self.host else {}
-        return next((pid for pid in children if b"pod_host.sandbox.worker" in cmdline(pid)), None)
+        return next((pid for pid in children if named in cmdline(pid)), None)
 
     @property
     def zygote(self) -> int | None:

@@ -114,6 +114,7 @@ class Story:
             NYLORUN_SANDBOX_JOIN_FILE=str(self._pod.base / "join" / "token"),
             POD_HOST_SANDBOX_UID=str(UID),
             POD_HOST_RENEW_SECONDS="5",
+            POD_HOST_EGRESS="relay" if self._pod.place.relay else "direct",
             POD_HOST_LOG_LEVEL="info",
         )
         self.report.hosts += 1
@@ -212,7 +213,7 @@ class Story:
 
     def _ours(self) -> list[tuple[str, int | None]]:
         core = self._runtime.process.pid if self._runtime.process else None
-        return [("host", self._pod.host), ("worker", self._pod.worker), ("core", core)]
+        return [("host", self._pod.host), ("worker", self._pod.worker), ("relay", self._pod.relay), ("core", core)]
 
     async def _wrong(self) -> list[str]:
         """What ended since the last rest, against the record, the disk and the tools outside."""

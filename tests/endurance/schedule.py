@@ -60,6 +60,7 @@ WEIGHTS: Final = {
     "worker.killed": 4,
     "worker.frozen": 1,
     "zygote.killed": 4,
+    "relay.killed": 2,
     "disk.full": 2,
     "turn.cancelled": 4,
 }
