@@ -33,6 +33,7 @@ from pod_host.host.relay import Relay
 from pod_host.host.setup import Setup
 from pod_host.host.status import Connected, Joined, Phase, Status, StatusServer, Worker
 from pod_host.host.trust import TrustBundle, make_trust_directory
+from pod_host.host.volume_id import read_or_make
 from pod_host.host.workspace import Workspaces
 from pod_host.sandbox import Sandbox
 from pod_host.sandbox.launch import Launched
@@ -140,7 +141,12 @@ class Host:
             ) from None
 
     async def _start_worker(self) -> None:
-        await self._sandbox.start()
+        # The id of a new volume has to reach the disk before the join: meanwhile, then. A fault of it is the join's to tell.
+        identified = asyncio.create_task(asyncio.to_thread(read_or_make, self._settings.harness_dir), name="volume id")
+        try:
+            await self._sandbox.start()
+        finally:
+            await asyncio.gather(identified, return_exceptions=True)
         confinement = self._sandbox.confinement
         log.info(
             "worker.started",
