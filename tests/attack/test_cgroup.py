@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from pod_host.sandbox import cgroup
-from tests.attack.rig import HERE, as_each, attacked, is_waiting, is_zygote
+from tests.attack.rig import HERE, SECONDS, as_each, attacked, is_waiting, is_zygote
 from tests.sandbox.conftest import alive, eventually
 
 MIB = 1 << 20
@@ -156,7 +156,7 @@ async def test_the_worker_dies_and_the_next_one_has_a_leaf_of_its_own(uid: int, 
         await rig.bash("env -i setsid -f sh -c 'trap : TERM; sleep 999 & sleep 999'")
         left = members(first)
         os.kill(rig.worker_pid, signal.SIGKILL)
-        await eventually(lambda: leaves(group) not in ([], [first]))
+        await eventually(lambda: leaves(group) not in ([], [first]), SECONDS)
         output = await rig.bash("grep ^0:: /proc/self/cgroup")
         (second,) = leaves(group)
         assert output["stdout"] == f"0::/{group.name}/commands/{second.name}\n"
@@ -169,9 +169,8 @@ async def test_a_stopped_host_leaves_the_cgroup_as_it_was(uid: int, delegate: Ca
     group = delegate(uid)
     async with attacked(uid, cgroup=group) as rig:
         await rig.bash("setsid -f sleep 999")
-        rig.process.process.send_signal(signal.SIGTERM)
         os.kill(rig.host_pid, signal.SIGTERM)
-        await eventually(lambda: not [path for path in group.iterdir() if path.is_dir()])
+        await eventually(lambda: not [path for path in group.iterdir() if path.is_dir()], SECONDS)
     assert (group / "cgroup.subtree_control").read_text().strip() == ""
 
 
@@ -181,7 +180,7 @@ async def test_a_killed_host_leaves_what_the_next_one_ends(uid: int, delegate: C
     async with attacked(uid, cgroup=group) as rig:
         await rig.bash("setsid -f sleep 999")
         (first,) = leaves(group)
-    await eventually(lambda: not members(first) and not is_locked(first))
+    await eventually(lambda: not members(first) and not is_locked(first), SECONDS)
     stray = await asyncio.create_subprocess_exec("sleep", "999")
     (first / "cgroup.procs").write_text(str(stray.pid))
     async with attacked(uid, cgroup=group) as rig:
@@ -202,7 +201,7 @@ async def test_modes_that_a_command_changed_are_mended(uid: int, delegate: Calla
             f"chmod 0 {group}/commands/* {group}/commands {group}/cgroup.* {group}/host/* {group}/host {group}"
         )
         os.kill(rig.worker_pid, signal.SIGKILL)
-        await eventually(lambda: leaves(group) not in ([], first))
+        await eventually(lambda: leaves(group) not in ([], first), SECONDS)
         output = await rig.bash("grep ^0:: /proc/self/cgroup")
         assert f"0::/{group.name}/commands/" in output["stdout"]
         assert len(leaves(group)) == 1
