@@ -31,7 +31,7 @@ class Network:
     def __init__(self) -> None:
         number = os.getpid() % 16384  # of 10.88.0.0/16, a /30 of ours
         self._name = f"endurance-{os.getpid()}"
-        self._cable = f"en{os.getpid()}"
+        self._cable = f"endur{os.getpid()}"
         third, fourth = divmod(number * 4, 256)
         self.address = f"10.88.{third}.{fourth + 1}"
         self._inside = f"10.88.{third}.{fourth + 2}"
