@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,6 +55,9 @@ def delegate() -> Iterator[Callable[..., Path]]:
     yield make
     for group in made:
         (group / "cgroup.kill").write_text("1")
+        end = time.monotonic() + SECONDS
+        while "populated 1" in (group / "cgroup.events").read_text() and time.monotonic() < end:
+            time.sleep(0.01)
         for path in sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True):
             path.rmdir()
         group.rmdir()
