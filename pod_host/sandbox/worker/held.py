@@ -33,8 +33,9 @@ _ARGUMENTS: Final = b"\0".join([_NAME, b"-c", _BLANKS[:64]])  # how its argument
 _SCRIPT_AT: Final = len(_NAME) + len(b"\0-c\0")
 _GATE: Final = b"/proc/self/fd/%d" % GATE_DESCRIPTOR
 _OPEN: Final = b"exec %d<&-; unset -v BASH_ENV" % GATE_DESCRIPTOR
-_LOOKS: Final = 40  # for its arguments, which lie there as soon as it executes
-_LOOK_SECONDS: Final = 0.0005
+_LOOKS_AT_ONCE: Final = 20  # for its arguments: they lie there some microseconds after it is said to execute
+_LOOKS: Final = 60  # … or later, where there is much else to do
+_LOOK_SECONDS: Final = 0.001
 
 # What bash reads of its environment before the gate, or what would change how the lines in the gate are read.
 _NOT_WITH: Final = frozenset(
@@ -157,6 +158,8 @@ class HeldShell:
         if self._find_script():
             self.ready = True
             self.settled()
+        elif self._looks < _LOOKS_AT_ONCE:
+            self._loop.soon(self._look)
         elif self._looks < _LOOKS:
             self._loop.later(_LOOK_SECONDS, self._look)
         else:
