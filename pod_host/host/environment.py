@@ -10,7 +10,7 @@ from pod_host.host.credentials import Credentials
 from pod_host.host.hardening import HOME, sandbox_config, temporary_directory
 from pod_host.host.relay import Relay
 from pod_host.host.trust import TrustBundle
-from pod_host.sandbox import command_environment
+from pod_host.sandbox import TRACEPARENT, command_environment
 from pod_host.settings import Settings
 
 PROXY_USER = "nylorun"  # the proxy looks at the password alone
@@ -34,19 +34,29 @@ class Environments:
         self._credentials = credentials
         self._trust = trust
         self._relay = relay
+        self._latest: tuple[tuple[object, ...], dict[str, str]] | None = (
+            None  # what it was made of, and the environment
+        )
 
     def of_call(self, declared: Mapping[str, str], traceparent: str | None) -> Mapping[str, str]:
-        """``declared``: the session's variables, or those that a step of the setup names."""
+        """``declared``: the session's variables, or those that a step of the setup names. Not to be changed: the next call
+        of its like gets the same."""
         self._trust.look()
-        return command_environment(
-            base=self._base,
-            home=self._settings.harness_dir / HOME,
-            session=declared,
-            proxy=self._proxy(),
-            trust_bundle=self._trust.path,
-            client_files=self._trust.client_files,
-            traceparent=traceparent,
-        )
+        made_of = dict(declared), self._proxy(), self._trust.path, self._trust.client_files
+        if self._latest is None or self._latest[0] != made_of:
+            session, proxy, trust_bundle, client_files = made_of
+            environment = command_environment(
+                base=self._base,
+                home=self._settings.harness_dir / HOME,
+                session=session,
+                proxy=proxy,
+                trust_bundle=trust_bundle,
+                client_files=client_files,
+                traceparent=None,
+            )
+            self._latest = made_of, environment
+        environment = self._latest[1]
+        return environment if traceparent is None else {**environment, TRACEPARENT: traceparent}
 
     def of_setup(self, declared: Mapping[str, str]) -> Mapping[str, str]:
         return self.of_call(declared, None)

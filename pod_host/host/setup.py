@@ -203,7 +203,7 @@ class Setup:
 
     async def _done(self, request: Request) -> Outcome:
         """Raises SandboxError. Cancelled, it aborts what it asked for."""
-        return await self._sandbox.submit(request).outcome()
+        return await self._sandbox.ask(request)
 
 
 def _name(step: SetupStep) -> str:

@@ -14,7 +14,7 @@ from pod_host.contract.open_points import read_workspace_call
 from pod_host.contract.turn_start import TurnStart
 from pod_host.contract.work import EventParams
 from pod_host.contract.workspace import TOOLS_OF, WorkspaceCall
-from pod_host.errors import ContractViolation, InvalidToolInput, RuntimeRefusal, SandboxError, WorkerLost
+from pod_host.errors import ContractViolation, InvalidToolInput, RuntimeRefusal, SandboxError
 from pod_host.host.claims import Ask, Claims, exec_payload, state_payload
 from pod_host.host.log import get_log
 from pod_host.sandbox import (
@@ -23,6 +23,7 @@ from pod_host.sandbox import (
     ListFolder,
     MountSkill,
     Outcome,
+    Pending,
     ReadBytes,
     Request,
     Sandbox,
@@ -36,10 +37,13 @@ INVALID_INPUT = "tool.invalid-input"
 log = get_log()
 
 
-class Call(Protocol):
-    """`sandbox.Pending`, or a call that was refused before it got there."""
+class RunningCall(Protocol):
+    """`turn.SandboxCall`: `sandbox.Pending`, or a call that was refused before it got there. It goes on whoever waits for
+    it, until it ends or is aborted."""
 
-    async def outcome(self) -> Outcome: ...
+    async def outcome(self) -> Outcome:
+        """Raises SandboxError when the call could not run, WorkerLost when what it did is unknown."""
+
     def abort(self) -> None: ...
 
 
@@ -148,11 +152,11 @@ class Workspaces:
 
     # --- for SessionWorkspace ------------------------------------------------------------------------------------------
 
-    def submit(self, session: str, tool: str, tool_input: JsonObject, environment: Mapping[str, str]) -> Call:
+    def submit(self, session: str, tool: str, tool_input: JsonObject, environment: Mapping[str, str]) -> Pending:
         return self._sandbox.submit(ToolCall(session, tool, tool_input, environment))
 
     async def ask(self, request: Request) -> Outcome:
-        return await self._sandbox.submit(request).outcome()
+        return await self._sandbox.ask(request)
 
     async def mount(self, folder: str, files: Mapping[str, bytes]) -> None:
         outcome = await self.ask(MountSkill(folder, files))
@@ -205,13 +209,20 @@ class SessionWorkspace:
         try:
             checked = parse_input(tool, input).for_worker()
         except InvalidToolInput as fault:
-            return RunningCall(_Refused(Failed(INVALID_INPUT, str(fault))), lambda outcome, took: None)
+            return _Refused(Failed(INVALID_INPUT, str(fault)))
         environment = self._workspaces.environment(self._declared, traceparent) if tool == "bash" else {}
         pending = self._workspaces.submit(self._session, tool, checked, environment)
-        return RunningCall(
-            pending,
-            lambda outcome, took: self._claim("sandbox.exec", [exec_payload(tool, input, outcome, took)]),
-        )
+        began = time.monotonic()
+
+        def told(end: Outcome | SandboxError) -> None:
+            if isinstance(end, SandboxError):
+                log.error("worker.lost", reason=str(end))
+                return
+            took = round((time.monotonic() - began) * 1000)
+            self._claim("sandbox.exec", [exec_payload(tool, input, end, took)])
+
+        pending.then(told)
+        return pending
 
     async def read_bytes(self, path: str, offset: int, length: int) -> Outcome:
         """Some bytes of a file, and its size. Raises SandboxError."""
@@ -253,33 +264,6 @@ class SessionWorkspace:
         )
 
 
-class RunningCall:
-    """One call in the worker's hands: `turn.SandboxCall`. It goes on whoever waits for it, until it ends or is aborted."""
-
-    def __init__(self, pending: Call, ended: Callable[[Outcome, int], None]) -> None:
-        self._pending = pending
-        self._ended = ended
-        self._task = asyncio.create_task(self._follow(), name="sandbox call")
-        self._task.add_done_callback(_note_failure)
-
-    async def outcome(self) -> Outcome:
-        """Raises SandboxError when the call could not run, WorkerLost when what it did is unknown."""
-        return await asyncio.shield(self._task)
-
-    def abort(self) -> None:
-        self._pending.abort()
-
-    async def _follow(self) -> Outcome:
-        started = time.monotonic()
-        try:
-            outcome = await self._pending.outcome()
-        except WorkerLost as fault:
-            log.error("worker.lost", reason=str(fault))
-            raise
-        self._ended(outcome, round((time.monotonic() - started) * 1000))
-        return outcome
-
-
 class _Refused:
     """A call that never reached the worker."""
 
@@ -318,8 +302,3 @@ def _read_call(method: str, params: Json) -> WorkspaceCall:
         return read_workspace_call(method, params)
     except ContractViolation as fault:
         raise RuntimeRefusal("invalid", str(fault)) from None
-
-
-def _note_failure(task: asyncio.Task[Outcome]) -> None:
-    if not task.cancelled():
-        task.exception()  # whoever waits for the outcome gets it; nobody need be there

@@ -13,18 +13,39 @@ if TYPE_CHECKING:
     from .environment import ClientFiles, command_environment
     from .kernel import become_undumpable
     from .outcomes import Completed, Failed, Json, Outcome
-    from .requests import AppendLog, Command, ListFolder, MountSkill, PutFile, ReadBytes, Request, ToolCall
+    from .requests import (
+        TRACEPARENT,
+        AppendLog,
+        Command,
+        ListFolder,
+        MountSkill,
+        PutFile,
+        ReadBytes,
+        Request,
+        ToolCall,
+    )
 
 _HOMES: Final = {
     "client": ("Confinement", "Pending", "Report", "Sandbox", "SandboxConfig", "SandboxProcess"),
     "environment": ("ClientFiles", "command_environment"),
     "kernel": ("become_undumpable",),
     "outcomes": ("Completed", "Failed", "Json", "Outcome"),
-    "requests": ("AppendLog", "Command", "ListFolder", "MountSkill", "PutFile", "ReadBytes", "Request", "ToolCall"),
+    "requests": (
+        "TRACEPARENT",
+        "AppendLog",
+        "Command",
+        "ListFolder",
+        "MountSkill",
+        "PutFile",
+        "ReadBytes",
+        "Request",
+        "ToolCall",
+    ),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "TRACEPARENT",
     "AppendLog",
     "ClientFiles",
     "Command",

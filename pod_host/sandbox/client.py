@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -87,36 +88,51 @@ class Report:
 
 
 class Pending:
-    """A call that was submitted."""
+    """A call that was submitted. It goes on whoever waits for it, until it ends or is aborted."""
 
     def __init__(self, sandbox: Sandbox, identifier: int) -> None:
         self._sandbox = sandbox
         self._identifier = identifier
         self._sent = False  # to a worker: when that one dies, what the call did is unknown
-        self._future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        # A call that nobody waits for any more may fail in silence.
-        self._future.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._end: Outcome | SandboxError | None = None
+        self._then: list[Callable[[Outcome | SandboxError], None]] = []
+        self._waiters: set[asyncio.Future[Outcome]] = set()
+
+    def then(self, told: Callable[[Outcome | SandboxError], None]) -> None:
+        """``told`` hears how it ends, before whoever waits for it does. To be called at once."""
+        self._then.append(told)
 
     async def outcome(self) -> Outcome:
-        """How it ended. Raises ``WorkerLost``: what it did is unknown. Cancelling the waiting task aborts the call."""
+        """How it ended. Raises ``WorkerLost``: what it did is unknown."""
+        if isinstance(self._end, SandboxError):
+            raise self._end
+        if self._end is not None:
+            return self._end
+        waiter: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
         try:
-            return await asyncio.shield(self._future)
-        except asyncio.CancelledError:
-            self.abort()
-            raise
+            return await waiter
+        finally:
+            self._waiters.discard(waiter)
 
     def abort(self) -> None:
         """Kills what runs for the call. ``outcome()`` then gives what there is; a command's exit code is 130."""
-        if not self._future.done():
+        if self._end is None:
             self._sandbox._post({"abort": self._identifier})
 
-    def _settle(self, outcome: Outcome) -> None:
-        if not self._future.done():
-            self._future.set_result(outcome)
-
-    def _fail(self, error: SandboxError) -> None:
-        if not self._future.done():
-            self._future.set_exception(error)
+    def _settle(self, end: Outcome | SandboxError) -> None:
+        if self._end is not None:
+            return
+        self._end = end
+        for told in self._then:
+            told(end)
+        for waiter in self._waiters:
+            if waiter.done():  # cancelled, and not yet run on
+                continue
+            if isinstance(end, SandboxError):
+                waiter.set_exception(end)
+            else:
+                waiter.set_result(end)
 
 
 class Sandbox:
@@ -168,6 +184,15 @@ class Sandbox:
             raise SandboxError("The sandbox is stopped.")
         return self._submit(*encode_request(request))
 
+    async def ask(self, request: Request) -> Outcome:
+        """A call, and how it ended. Cancelled, it is aborted. Raises as ``Pending.outcome``."""
+        call = self.submit(request)
+        try:
+            return await call.outcome()
+        except asyncio.CancelledError:
+            call.abort()
+            raise
+
     async def report(self) -> Report:
         if not self._connected:
             return Report(alive=False)
@@ -200,7 +225,7 @@ class Sandbox:
         pending = self._pending.get(header.get("id", 0))
         if pending is not None:
             pending._sent = True
-        self._worker.connection.send(header, body)
+        self._worker.send(header, body)
 
     # --- the worker's life ------------------------------------------------------------------------------------------
 
@@ -290,7 +315,7 @@ class Sandbox:
         for identifier, call in list(self._pending.items()):
             if call._sent or not sent_only:
                 del self._pending[identifier]
-                call._fail(WorkerLost(f"The sandbox's worker is gone ({reason}); what the call did is not known."))
+                call._settle(WorkerLost(f"The sandbox's worker is gone ({reason}); what the call did is not known."))
         if not sent_only:
             self._held.clear()
 

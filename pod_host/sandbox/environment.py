@@ -37,6 +37,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
+from pod_host.sandbox.requests import TRACEPARENT
+
 _DEFAULTS: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 _HOST_PREFIXES: Final = ("NYLORUN_", "POD_HOST_", "OTEL_")  # the last: a collector's address, and its key
@@ -121,7 +123,7 @@ def command_environment(
     if client_files is not None:
         _add_client_files(environment, client_files, proxy)
     if traceparent is not None:
-        environment["TRACEPARENT"] = traceparent
+        environment[TRACEPARENT] = traceparent
     return environment
 
 

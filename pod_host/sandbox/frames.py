@@ -15,6 +15,7 @@ from typing import Any, Final
 PREFIX: Final = struct.Struct(">IQ")
 MOST_HEADER: Final = 16 * 1024 * 1024
 MOST_BODY: Final = 256 * 1024 * 1024  # well above the largest message of the product
+_SMALL: Final = 64 * 1024  # bytes of frames that are read together
 _LONG: Final = 1024  # characters from which a string moves to the body: it is not worth escaping and parsing
 
 _dumps: Final = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one each time
@@ -84,32 +85,51 @@ def decode(packed: bytes | bytearray | memoryview, body: memoryview) -> tuple[He
 class Decoder:
     """Bytes in, frames out. ``target()`` is where the next bytes belong; ``received(n)`` says how many came.
 
-    The body is read into its place: a frame of 64 MB is never copied as a whole.
+    Small frames are read as many at a time as there are. The body of a large one is read into its place: a frame of 64 MB
+    is never copied as a whole.
     """
 
     def __init__(self) -> None:
-        self._buffer = bytearray(PREFIX.size)
-        self._filled = 0
-        self._lengths: tuple[int, int] | None = None  # None while the prefix is read
+        self._small = bytearray(_SMALL)
+        self._large: bytearray | None = None  # the header and body of a frame that has no room in the other
+        self._header = 0  # bytes of its header
+        self._filled = 0  # of whichever is read into
 
     def target(self) -> memoryview:
-        return memoryview(self._buffer)[self._filled :]
+        return memoryview(self._small if self._large is None else self._large)[self._filled :]
 
-    def received(self, count: int) -> tuple[Header, memoryview] | None:
-        """The frame that these bytes completed, if they did. Raises ``BrokenFrame``."""
+    def received(self, count: int) -> list[tuple[Header, memoryview]]:
+        """The frames that these bytes completed. Raises ``BrokenFrame``."""
         self._filled += count
-        if self._filled < len(self._buffer):
-            return None
-        buffer = self._buffer
+        if self._large is None:
+            return self._take_small()
+        if self._filled < len(self._large):
+            return []
+        view = memoryview(self._large)
+        self._large = None
         self._filled = 0
-        if self._lengths is None:
-            self._lengths = lengths(buffer)
-            self._buffer = bytearray(sum(self._lengths))
-            if self._buffer:
-                return None
-            buffer = self._buffer
-        header = self._lengths[0]
-        self._lengths = None
-        self._buffer = bytearray(PREFIX.size)
-        view = memoryview(buffer)
-        return decode(view[:header], view[header:])
+        return [decode(view[: self._header], view[self._header :])]
+
+    def _take_small(self) -> list[tuple[Header, memoryview]]:
+        frames = []
+        start = 0
+        while self._filled - start >= PREFIX.size:
+            header, body = lengths(self._small[start : start + PREFIX.size])
+            begin = start + PREFIX.size
+            end = begin + header + body
+            if end <= self._filled:
+                view = memoryview(bytes(self._small[begin:end]))
+                frames.append(decode(view[:header], view[header:]))
+                start = end
+                continue
+            if header + body > _SMALL - PREFIX.size:
+                self._large = bytearray(header + body)
+                self._header = header
+                there = self._filled - begin
+                self._large[:there] = self._small[begin : self._filled]
+                self._filled = there
+                return frames
+            break
+        self._small[: self._filled - start] = self._small[start : self._filled]
+        self._filled -= start
+        return frames

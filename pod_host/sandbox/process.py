@@ -14,6 +14,7 @@ from typing import Final, cast
 from pod_host.sandbox import cgroup
 from pod_host.sandbox.frames import BrokenFrame, Decoder, Header, encode
 from pod_host.sandbox.launch import Launched
+from pod_host.sandbox.requests import TRACEPARENT
 from pod_host.sandbox.tags import Sweep, TagSpace, look, processes_of_session, signal_all
 
 _PIECE: Final = 256 * 1024
@@ -42,12 +43,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            frame = self._decoder.received(nbytes)
+            frames = self._decoder.received(nbytes)
         except BrokenFrame as error:
             self._end(f"it sent {error}")
             return
-        if frame is not None:
-            self._received(*frame)
+        for header, body in frames:
+            self._received(header, body)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._end("it died")
@@ -90,6 +91,7 @@ class WorkerProcess:
         self._pidfd = os.pidfd_open(process.pid)
         self.connection = connection
         self.space: TagSpace | None = None  # known from the worker's hello on
+        self._said: dict[str, str] = {}  # the environment of the latest call that had one
         self.leaf: str | None = None  # likewise: the cgroup of its commands, where they have one
 
     @classmethod
@@ -116,6 +118,16 @@ class WorkerProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def send(self, header: Header, body: bytes = b"") -> None:
+        """One call, or what there is to say of one. An environment is said once for all calls in a row that have it."""
+        if "environment" in header:
+            header = dict(header)
+            environment = dict(header.pop("environment"))
+            header["traceparent"] = environment.pop(TRACEPARENT, None)
+            if environment != self._said:
+                header["environment"] = self._said = environment
+        self.connection.send(header, body)
 
     async def ended(self) -> None:
         """Returns when the process has."""

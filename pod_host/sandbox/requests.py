@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from pod_host.sandbox.frames import Header
 
+TRACEPARENT: Final = "TRACEPARENT"  # the one variable that each call has its own value of
 _MOUNTS: Final = ":skills"  # the order that mounts share; no session's id
 
 
@@ -98,9 +99,9 @@ def encode_request(request: Request) -> tuple[Header, bytes]:
     common = {"session": request.session}
     match request:
         case ToolCall():
-            environment = dict(request.environment)
+            environment = {"environment": dict(request.environment)} if request.tool == "bash" else {}
             return {
-                **common, "do": "tool", "tool": request.tool, "input": dict(request.input), "environment": environment,
+                **common, "do": "tool", "tool": request.tool, "input": dict(request.input), **environment,
             }, b""  # fmt: skip
         case Command():
             return {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pod_host.sandbox import Command, Failed
+from pod_host.sandbox import Command, Failed, ToolCall
 from tests.sandbox.conftest import Box, alive, completed, eventually
 
 
@@ -85,8 +85,8 @@ async def test_an_abort_ends_the_tree_and_keeps_what_was_written(box: Box) -> No
 
 
 async def test_cancelling_the_wait_aborts_the_call(box: Box) -> None:
-    running = box.start("touch begun; sleep 100")
-    task = asyncio.create_task(running.outcome())
+    call = ToolCall("one", "bash", {"command": "touch begun; sleep 100"}, box.environment)
+    task = asyncio.create_task(box.sandbox.ask(call))
     await eventually((box.workspace / "begun").exists)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

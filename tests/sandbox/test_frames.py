@@ -27,9 +27,7 @@ def feed(data: bytes, sizes: list[int]) -> list[tuple[Header, bytes]]:
         target[:count] = data[:count]
         data = data[count:]
         turn += 1
-        frame = decoder.received(count)
-        if frame is not None:
-            frames.append((frame[0], bytes(frame[1])))
+        frames += [(header, bytes(body)) for header, body in decoder.received(count)]
     return frames
 
 

@@ -74,8 +74,10 @@ async def shells(box: Box) -> Ahead:
     return Ahead(box)
 
 
-def _as_urgent_as_commands() -> None:
+def _as_commands_start() -> None:
     os.nice(limits.COMMAND_NICE)
+    for number in (signal.SIGINT, signal.SIGQUIT):  # ignored, where the tests run in the background
+        signal.signal(number, signal.SIG_DFL)
 
 
 def fresh(box: Box, script: str) -> dict[str, Json]:
@@ -84,7 +86,7 @@ def fresh(box: Box, script: str) -> dict[str, Json]:
     done = subprocess.run(
         ["bash", "-c", script.encode("utf-8", "surrogatepass")], executable=BASH, cwd=box.workspace, umask=0o022,
         env=box.environment, stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True, timeout=60,
-        check=False, preexec_fn=_as_urgent_as_commands, **user,
+        check=False, preexec_fn=_as_commands_start, **user,
     )  # fmt: skip
     by_signal = -done.returncode if done.returncode < 0 else None
     streams = [

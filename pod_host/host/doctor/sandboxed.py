@@ -129,7 +129,7 @@ class _Rehearsal:
     async def _bash(self, session: str, script: str, environment: Mapping[str, str]) -> str:
         """What it prints; nothing when it fails or takes too long."""
         request = Command(session, script, str(self._root / "workspace"), dict(environment), _CLIENT_SECONDS)
-        outcome = await self.sandbox.submit(request).outcome()
+        outcome = await self.sandbox.ask(request)
         if not isinstance(outcome, Completed) or outcome.output["exitCode"] != 0:
             return ""
         return str(outcome.output["stdout"])

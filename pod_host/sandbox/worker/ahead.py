@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pod_host.sandbox.worker.held import TRACEPARENT, HeldShell, Kind, can_be_held
+from pod_host.sandbox.worker.held import HeldShell, Kind, can_be_held
 from pod_host.sandbox.worker.loop import Loop
 from pod_host.sandbox.worker.shell import Shell
 from pod_host.sandbox.worker.spawner import Spawner
@@ -46,11 +46,12 @@ class ShellsAhead:
     def take(
         self, script: bytes, environment: Mapping[str, str], cwd: str, settled: Callable[[], None]
     ) -> HeldShell | None:
-        """A shell for the script; ``settled()`` comes when it is ready, or over, unless it is ready already. None: it takes
-        a fresh one. Raises ``OSError`` when there are no descriptors left."""
+        """A shell for the script; ``environment``: but for the call's own ``TRACEPARENT``. ``settled()`` comes when it is
+        ready, or over, unless it is ready already. None: it takes a fresh one. Raises ``OSError`` when there are no
+        descriptors left."""
         if not can_be_held(script, environment):
             return None
-        kind = self._kind_of({name: value for name, value in environment.items() if name != TRACEPARENT}, cwd)
+        kind = self._kind_of(environment, cwd)
         if not self._proven:
             self._prove(kind)
             return None

@@ -62,10 +62,13 @@ class Calls:
         self._skills = SkillFolders(settings.skills)
         self._order = Order(machinery.loop.soon)
         self._calls: dict[int, Call] = {}
+        self._environment: dict[str, str] = {}
 
     def begin(self, header: Header, body: memoryview) -> None:
         call = Call(header, body)
         self._calls[header["id"]] = call
+        if call.runs_script:  # one that names no environment has that of the one before
+            self._environment = header.setdefault("environment", self._environment)
         kind = header["tool"] if header["do"] == "tool" else header["do"]
         self._order.enter(header["session"], lambda turn: self._run(call, turn), writes=kind not in _READERS)
 
@@ -112,6 +115,7 @@ class Calls:
         try:
             call.command = RunningCommand(
                 self._machinery, session=header["session"], script=script, cwd=cwd, environment=header["environment"],
+                traceparent=header["traceparent"],
                 timeout_seconds=seconds, done=done,
             )  # fmt: skip
         except OSError as error:

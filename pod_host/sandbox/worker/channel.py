@@ -58,8 +58,9 @@ class Channel:
     def _readable(self) -> None:
         """All that has come, up to a measure: of many frames none waits for a round of the loop of its own."""
         for _ in range(_AT_ONCE):
+            target = self._decoder.target()
             try:
-                count = self._socket.recv_into(self._decoder.target())
+                count = self._socket.recv_into(target)
             except BlockingIOError:
                 return
             except OSError:
@@ -68,6 +69,7 @@ class Channel:
                 self._loop.unwatch(self._socket.fileno())
                 self._ended()
                 return
-            frame = self._decoder.received(count)
-            if frame is not None:
-                self._received(*frame)
+            for header, body in self._decoder.received(count):
+                self._received(header, body)
+            if count < len(target):
+                return

@@ -11,9 +11,9 @@ from typing import Final
 
 from pod_host import limits
 from pod_host.sandbox.raw import RawResult
+from pod_host.sandbox.requests import TRACEPARENT
 from pod_host.sandbox.tags import STRAY, Sweep
 from pod_host.sandbox.worker.capture import Capture, Pipe, two_pipes
-from pod_host.sandbox.worker.held import TRACEPARENT
 from pod_host.sandbox.worker.loop import Loop, Timer
 from pod_host.sandbox.worker.machinery import SWEEP_SECONDS, Machinery
 from pod_host.sandbox.worker.shell import environment_bytes
@@ -40,6 +40,7 @@ class RunningCommand:
         script: str,
         cwd: str,
         environment: dict[str, str],
+        traceparent: str | None,
         timeout_seconds: float,
         done: Callable[[RawResult | str], None],
     ) -> None:
@@ -50,6 +51,7 @@ class RunningCommand:
         self._script = script.encode("utf-8", "surrogatepass")
         self._cwd = cwd
         self._environment = environment
+        self._traceparent = traceparent
         self._session = session
         name = f"{time.time_ns():x}-{next(_ordinals)}"
         self._stdout = Capture(machinery.spool, f"{name}-stdout")
@@ -75,7 +77,7 @@ class RunningCommand:
         """The shell that waits for a script has come to its gate, or never will."""
         shell, self._held = self._held, None
         assert shell is not None
-        if shell.run(self._script, self._environment.get(TRACEPARENT), self._ended):
+        if shell.run(self._script, self._traceparent, self._ended):
             self._has_shell(shell.number, shell.out, shell.err)
             self._started()
             return
@@ -89,9 +91,12 @@ class RunningCommand:
         number, tag = self._all.spawner.next_tag()
         self._has_shell(number, out, err)
         shell = self._all.shell
+        environment = self._environment
+        if self._traceparent is not None:
+            environment = {**environment, TRACEPARENT: self._traceparent}
         arguments, long_script = shell.invocation(self._script)
         self._spawn = Spawn(
-            Program(shell.path, arguments, environment_bytes(self._environment), self._cwd),
+            Program(shell.path, arguments, environment_bytes(environment), self._cwd),
             tag,
             stdout,
             stderr,

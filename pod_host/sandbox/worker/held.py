@@ -25,7 +25,6 @@ from pod_host.sandbox.worker.shell import environment_bytes
 from pod_host.sandbox.worker.spawner import Spawn, Spawner
 from pod_host.sandbox.worker.zygote_protocol import GATE_DESCRIPTOR, Program
 
-TRACEPARENT: Final = "TRACEPARENT"  # the one variable that each call has its own value of
 SCRIPT_BYTES: Final = 4095  # the longest script that a held shell takes
 _NAME: Final = b"bash"
 _BLANKS: Final = b" " * SCRIPT_BYTES

@@ -49,9 +49,8 @@ def _first_frame(peer: socket.socket) -> Header:
         count = peer.recv_into(decoder.target())
         if count == 0:
             raise SystemExit(0)  # the host went before it said anything
-        frame = decoder.received(count)
-        if frame is not None:
-            return frame[0]
+        for header, _ in decoder.received(count):  # one: the host waits for our hello before it says more
+            return header
 
 
 class Worker:

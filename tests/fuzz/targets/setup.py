@@ -40,14 +40,10 @@ class Worker:
     def __init__(self, operations: FileOperations) -> None:
         self._operations = operations
 
-    def submit(self, request: Request) -> Worker:
-        self._request = request
-        return self
-
-    async def outcome(self) -> Outcome:
-        header, body = encode_request(self._request)
+    async def ask(self, request: Request) -> Outcome:
+        header, body = encode_request(request)
         frames.encode({**header, "id": 1}, body)
-        match self._request:
+        match request:
             case PutFile(_, path, content, mode):
                 return self._operations.put(path, content, mode)
             case AppendLog(_, path, text):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,13 @@ class Sandbox:
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._told: Callable[[Outcome | SandboxError], None] = lambda _: None
+
+    async def ask(self, request: Request) -> Outcome:
+        return await self.submit(request).outcome()
+
+    def then(self, told: Callable[[Outcome | SandboxError], None]) -> None:
+        self._told = told
 
     def submit(self, request: Request) -> Sandbox:
         header, body = encode_request(request)
@@ -56,6 +63,15 @@ class Sandbox:
         return self
 
     async def outcome(self) -> Outcome:
+        try:
+            end = self._end()
+        except SandboxError as fault:
+            self._told(fault)
+            raise
+        self._told(end)
+        return end
+
+    def _end(self) -> Outcome:
         match self._source.below(8):
             case 1:
                 return Failed("sandbox.not_found", hostile.text(self._source))
