@@ -18,13 +18,14 @@ RESULTS: Final = Path(__file__).parent / "results"
 @dataclass(frozen=True)
 class Check:
     """``value`` has to be ``limit`` at most; with ``at_least``, at least. ``what``: of the row, when that is not plain.
-    ``steady``: the same from run to run, so that the short form may fail on it."""
+    ``enforced``: the short form fails on it. Not on what swings from run to run, nor on what is known not to be reached
+    yet (docs/performance.md)."""
 
     value: float
     limit: float
     what: str = ""
     at_least: bool = False
-    steady: bool = True
+    enforced: bool = True
 
     @property
     def part(self) -> float:
@@ -76,7 +77,7 @@ class Result:
 
     def far_off(self) -> list[str]:
         """What a short run fails on."""
-        checks = [(row, check) for row in self.rows for check in row.checks if check.steady]
+        checks = [(row, check) for row in self.rows for check in row.checks if check.enforced]
         return [f"{row.what}: {check}" for row, check in checks if check.part > SLACK]
 
     def write(self, machine: Machine, floor: Series) -> None:
