@@ -68,8 +68,8 @@ async def test_a_timeout_leaves_nothing_and_hits_nobody_else(uid: int) -> None:
         for name, tree in TREES.items():
             _, ends = await rig.begin("sleep 1.3; echo whole", "beside")
             output = await rig.bash(tree, timeout=1)
-            if name != "bomb" or output["timedOut"]:
-                assert (output["exitCode"], output["timedOut"]) == (124, True), (name, output)
+            if name != "bomb" or output.get("timedOut"):
+                assert (output["exitCode"], output.get("timedOut")) == (124, True), (name, output)
             else:  # where it grows fast enough, it has more processes than it may before its time is over
                 assert "processes and threads" in output["stderr"]
             assert (await ends)["r"]["output"]["stdout"] == "whole\n", name
