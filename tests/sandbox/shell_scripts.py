@@ -165,7 +165,7 @@ SAME: Final = (
     "echo '\udcff\udc80' | od -c",
     "echo '\x01\x7f\x02' | od -c; echo \x01 | od -c; echo $BASH_EXECUTION_STRING | od -c",
     "echo '\x1b[31m' | od -c",
-    "echo -n " + "x" * 4000,
-    "x='" + "'\\''" * 500 + "'; echo ${#x} ${#BASH_EXECUTION_STRING}",
+    "echo -n " + "x" * 3500,
+    "x='" + "'\\''" * 200 + "'; echo ${#x} ${#BASH_EXECUTION_STRING}",
     "\n" * 300 + "echo $LINENO; nosuch",
 )  # fmt: skip

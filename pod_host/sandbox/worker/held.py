@@ -12,6 +12,7 @@ A gate that ends with nothing in it lets bash run the blanks, and exit: a shell 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -25,7 +26,10 @@ from pod_host.sandbox.worker.shell import environment_bytes
 from pod_host.sandbox.worker.spawner import Spawn, Spawner
 from pod_host.sandbox.worker.zygote_protocol import GATE_DESCRIPTOR, Program
 
-SCRIPT_BYTES: Final = 4095  # the longest script that a held shell takes
+SCRIPT_BYTES: Final = 3583  # the longest script that a held shell takes
+_LINES_BYTES: Final = (
+    select.PIPE_BUF
+)  # of what goes through the gate: so much goes whole or not at all, however full it is
 _NAME: Final = b"bash"
 _BLANKS: Final = b" " * SCRIPT_BYTES
 _ARGUMENTS: Final = b"\0".join([_NAME, b"-c", _BLANKS[:64]])  # how its arguments begin in its memory
@@ -91,6 +95,7 @@ class HeldShell:
             for descriptor in (self.out, stdout, self.err, stderr):
                 os.close(descriptor)
             raise
+        os.set_blocking(self._gate, False)
         self.number, tag = spawner.next_tag()
         self._spawn = Spawn(
             kind.program, tag, stdout, stderr, gate=gate,
@@ -117,13 +122,14 @@ class HeldShell:
             return (
                 self.ready
                 and not self.over
+                and len(lines) <= _LINES_BYTES
                 and self._spawn.pid is not None
                 and waits_unharmed(self._spawn.pid)
                 and (place.st_dev, place.st_ino) == self._place  # nobody put another directory there
                 and os.pwrite(self._memory, whole, self._script_at) == len(whole)
                 and os.write(self._gate, lines) == len(lines)
             )
-        except OSError:  # it is dead, or its directory gone: it has read nothing
+        except OSError:  # it is dead, its directory gone, or its gate has no room: it has read nothing
             return False
 
     def discard(self) -> None:
@@ -132,10 +138,10 @@ class HeldShell:
             return
         self.over = True
         self.settled = _nothing
+        self._kill()  # before its gate ends: the script may be in its memory by now
         self._close_controls()
         os.close(self.out)
         os.close(self.err)
-        self._kill()
 
     def _kill(self) -> None:
         """It would go by itself, unless it was stopped."""
