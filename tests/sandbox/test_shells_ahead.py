@@ -66,6 +66,7 @@ class Ahead:
         call = ToolCall("one", "bash", {"command": script}, {**self.box.environment, **variables})
         output = completed(await self.box.sandbox.submit(call).outcome())
         assert before - waiting(await zygote_of(self.box.sandbox)), "the script ran in a shell of its own"
+        output.pop("background", None)  # what a process substitution leaves lives a moment longer than its shell
         return output
 
 
