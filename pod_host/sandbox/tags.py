@@ -142,24 +142,6 @@ def threads_of(pid: int) -> int:
     return int(fields[17]) if fields else 0
 
 
-def arguments_start(pid: int) -> int:
-    """Where a process's arguments lie in its memory. 0 when it is gone, or not ours to know."""
-    fields = _stat(pid)
-    return int(fields[45]) if fields else 0
-
-
-def waits_unharmed(pid: int) -> bool:
-    """Whether it is there, not stopped, and no signal is about to end it."""
-    fields = _stat(pid)
-    return fields is not None and fields[0] in (b"S", b"R", b"D") and not int(fields[28])
-
-
-def exit_status(pid: int) -> int:
-    """The wait status of a zombie that need not be our child. 0 where the kernel does not tell."""
-    fields = _stat(pid)
-    return int(fields[49]) if fields else 0
-
-
 def is_zombie(pid: int) -> bool:
     fields = _stat(pid)
     return fields is None or fields[0] in (b"Z", b"X")

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from pod_host.sandbox.worker.held import HeldShell, Kind, can_be_held
-from pod_host.sandbox.worker.loop import Loop
+from pod_host.sandbox.worker.loop import Loop, Timer
 from pod_host.sandbox.worker.shell import Shell
 from pod_host.sandbox.worker.spawner import Spawner
 
 _UNWANTED_SECONDS: Final = 120.0
-_CALM_SECONDS: Final = 0.002  # between two looks whether the commands have been started
+_PAUSE_SECONDS: Final = 0.002  # before one more is started, unless a command ends before
 _PROOF: Final = b"exit 97"
 _PROOF_STATUS: Final = 97 << 8
 _PROOFS: Final = 3  # that may fail: somebody may have killed one
@@ -35,7 +35,8 @@ class ShellsAhead:
         self._waiting: list[HeldShell] = []
         self._goal = 0
         self._latest: Kind | None = None
-        self._filling = self._watching = self._proving = self._proven = False
+        self._watching = self._proving = self._proven = False
+        self._next: Timer | None = None  # to start one more
         self._proofs = _PROOFS if shell.name == "bash" else 0
 
     @property
@@ -68,7 +69,7 @@ class ShellsAhead:
         else:
             self._waiting.remove(taken)
         taken.settled = settled
-        self._fill_soon()
+        self._fill_later()  # a command that lasts does not keep the next from its shell
         return taken
 
     def _kind_of(self, environment: Mapping[str, str], cwd: str) -> Kind:
@@ -98,23 +99,23 @@ class ShellsAhead:
             if self._proven:
                 self._latest = kind
                 self._goal = min(1, self._most)
-                self._fill_soon()
+                self.fill()
 
         shell.settled = settled
 
-    def _fill_soon(self) -> None:
-        if not self._filling:
-            self._filling = True
-            self._loop.soon(self._fill)
+    def _fill_later(self) -> None:
+        if self._next is None:
+            self._next = self._loop.later(_PAUSE_SECONDS, self.fill)
 
-    def _fill(self) -> None:
-        """One more at a time, while commands do not wait to be started."""
-        self._filling = False
+    def fill(self) -> None:
+        """Starts one more, if one is missing. Best when a command was just answered: its start is then in nobody's way."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
         if self._latest is None:
             return
-        if self._spawner.busy:
-            self._filling = True
-            self._loop.later(_CALM_SECONDS, self._fill)
+        if self._spawner.busy:  # commands wait to be started, or one of ours is being
+            self._fill_later()
             return
         self._waiting = [shell for shell in self._waiting if not shell.over]
         kind = self._latest
@@ -127,7 +128,7 @@ class ShellsAhead:
         except OSError:
             return  # no descriptors left: commands need what comes free
         self._waiting.append(shell)
-        shell.settled = self._fill_soon
+        shell.settled = self._fill_later
         if not self._watching:
             self._watching = True
             self._loop.later(_UNWANTED_SECONDS, self._drop_unwanted)

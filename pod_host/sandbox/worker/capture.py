@@ -84,6 +84,9 @@ def two_pipes() -> tuple[int, int, int, int]:
         raise
 
 
+NOTHING: Final = StreamCapture("", "", 0, 0, None)  # of a command that never ran
+
+
 class Pipe:
     """The reading end of a command's pipe. ``closed`` once its last writer is gone."""
 

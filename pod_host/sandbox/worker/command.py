@@ -13,7 +13,7 @@ from pod_host import limits
 from pod_host.sandbox.raw import RawResult
 from pod_host.sandbox.requests import TRACEPARENT
 from pod_host.sandbox.tags import STRAY, Sweep
-from pod_host.sandbox.worker.capture import Capture, Pipe, two_pipes
+from pod_host.sandbox.worker.capture import NOTHING, Capture, Pipe, two_pipes
 from pod_host.sandbox.worker.loop import Loop, Timer
 from pod_host.sandbox.worker.machinery import SWEEP_SECONDS, Machinery
 from pod_host.sandbox.worker.shell import environment_bytes
@@ -24,6 +24,7 @@ _EXIT_CODES: Final = {"timeout": 124, "abort": 130, "tasks": 128 + signal.SIGKIL
 _ordinals = itertools.count(1)  # in the names of spooled outputs
 _JUST_LOOK: Final = 0  # the signal that is none
 _GRACE_LOOK_SECONDS: Final = 0.02  # between two looks whether SIGTERM was enough
+_FIRST_LOOK_SECONDS: Final = 0.002  # after which its streams are watched: most commands have ended by then
 _DISCARD_BYTES: Final = 1024 * 1024  # of what a survivor writes later, at once …
 _DISCARD_PAUSE: Final = 0.05  # … and then a pause: `yes &` must not keep the worker busy
 
@@ -53,11 +54,9 @@ class RunningCommand:
         self._environment = environment
         self._traceparent = traceparent
         self._session = session
-        name = f"{time.time_ns():x}-{next(_ordinals)}"
-        self._stdout = Capture(machinery.spool, f"{name}-stdout")
-        self._stderr = Capture(machinery.spool, f"{name}-stderr")
         self._number = 0  # known once it has a shell
-        self._pipes: list[Pipe] = []
+        self._streams: list[tuple[Pipe, Capture]] = []  # likewise: stdout and stderr
+        self._watching = False  # its streams
         self._status: int | None = None
         self._kill_reason: str | None = None  # "timeout", "abort" or "tasks" once the tree is to end
         self._tree_ended = False
@@ -111,9 +110,16 @@ class RunningCommand:
         self._number = number
         self._all.sessions[number] = self._session
         self._all.running[number] = self
-        for descriptor, capture in ((out, self._stdout), (err, self._stderr)):
-            pipe = Pipe(descriptor)
-            self._pipes.append(pipe)
+        name = f"{time.time_ns():x}-{next(_ordinals)}"
+        spool = self._all.spool
+        self._streams = [(Pipe(out), Capture(spool, f"{name}-stdout")), (Pipe(err), Capture(spool, f"{name}-stderr"))]
+        self._later(_FIRST_LOOK_SECONDS, self._watch_streams)
+
+    def _watch_streams(self) -> None:
+        if self._watching:
+            return
+        self._watching = True
+        for pipe, capture in self._open_streams():
             self._watch(pipe, capture)
 
     def _watch(self, pipe: Pipe, capture: Capture) -> None:
@@ -131,9 +137,21 @@ class RunningCommand:
             self._last_byte = time.monotonic()
             capture.feed(piece)
         elif piece is not None:
-            self._loop.unwatch(pipe.descriptor)
+            if self._watching:
+                self._loop.unwatch(pipe.descriptor)
             pipe.close()
         return piece is not None
+
+    def _read_at_once(self) -> None:
+        """What a short command has said, and that it says no more: nobody needs to be told that it came."""
+        for pipe, capture in self._streams:
+            if self._read(pipe, capture) and not pipe.closed:
+                self._read(pipe, capture)
+        if self._open_streams():
+            self._watch_streams()
+
+    def _open_streams(self) -> list[tuple[Pipe, Capture]]:
+        return [stream for stream in self._streams if not stream[0].closed]
 
     def _started(self) -> None:
         self._began = time.monotonic()
@@ -152,26 +170,25 @@ class RunningCommand:
         self._last_byte = time.monotonic()
         if self._timeout is not None:
             self._timeout.cancel()
-        self._later(limits.DRAIN_MOST_SECONDS, self._answer_unless_killing)
+        if not self._watching:
+            self._read_at_once()
         self._look()
+        if self._done is not None:
+            self._later(limits.DRAIN_MOST_SECONDS, self._answer_unless_killing)
 
     def _look(self) -> None:
         """The shell has ended: answer when both pipes did, or have been quiet for a while."""
         if self._status is None or self._done is None or (self._kill_reason and not self._tree_ended):
             return
         quiet = time.monotonic() - self._last_byte
-        if all(pipe.closed for pipe in self._pipes):
+        if not self._open_streams():
             self._answer()
         elif quiet < limits.DRAIN_QUIET_SECONDS:
             self._later(limits.DRAIN_QUIET_SECONDS - quiet, self._look)
-        elif sum(self._read(pipe, capture) for pipe, capture in self._open_pipes()):  # of each, not of the first alone
+        elif sum([self._read(*stream) for stream in self._open_streams()]):  # of each, not of the first alone
             self._loop.soon(self._look)  # it was not the command that was quiet, but we who were busy
         else:
             self._answer()
-
-    def _open_pipes(self) -> list[tuple[Pipe, Capture]]:
-        captures = (self._stdout, self._stderr)
-        return [both for both in zip(self._pipes, captures, strict=True) if not both[0].closed]
 
     def _answer_unless_killing(self) -> None:
         if self._done is not None and self._kill_reason is None:
@@ -241,6 +258,7 @@ class RunningCommand:
             return
         exit_code, by_signal = self._exit()
         killed_by, notices = self._why(exit_code)
+        stdout, stderr = [capture.finish() for _, capture in self._streams] or (NOTHING, NOTHING)
         done(
             RawResult(
                 exit_code=exit_code,
@@ -248,8 +266,8 @@ class RunningCommand:
                 timed_out=self._kill_reason == "timeout",
                 timeout_seconds=self._timeout_seconds,
                 aborted=self._kill_reason == "abort",
-                stdout=self._stdout.finish(),
-                stderr=self._stderr.finish(),
+                stdout=stdout,
+                stderr=stderr,
                 survivors=survivors,
                 more_survivors=more_survivors,
                 duration_ms=round((time.monotonic() - self._began) * 1000),
@@ -257,6 +275,7 @@ class RunningCommand:
                 notices=(*notices, *self._all.take_notices(self._session)),
             )
         )
+        self._all.ahead.fill()
 
     def _exit(self) -> tuple[int, int | None]:
         by_signal = os.WTERMSIG(self._status) if self._status is not None and os.WIFSIGNALED(self._status) else None
@@ -278,10 +297,10 @@ class RunningCommand:
     def _let_go_of_pipes(self) -> None:
         """What still holds them goes on: its later writes are read and thrown away, so that they neither block nor
         kill it."""
-        for pipe in self._pipes:
-            if not pipe.closed:
+        for pipe, _ in self._open_streams():
+            if self._watching:
                 self._loop.unwatch(pipe.descriptor)
-                _discard(self._loop, pipe)
+            _discard(self._loop, pipe)
 
     def _later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         timer = self._loop.later(seconds, callback)

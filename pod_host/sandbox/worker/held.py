@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pod_host.sandbox.tags import arguments_start, waits_unharmed
 from pod_host.sandbox.worker.capture import two_pipes
 from pod_host.sandbox.worker.loop import Loop
 from pod_host.sandbox.worker.shell import environment_bytes
@@ -123,8 +122,8 @@ class HeldShell:
                 self.ready
                 and not self.over
                 and len(lines) <= _LINES_BYTES
-                and self._spawn.pid is not None
-                and waits_unharmed(self._spawn.pid)
+                and self._spawn.watched is not None
+                and self._spawn.watched.waits_unharmed
                 and (place.st_dev, place.st_ino) == self._place  # nobody put another directory there
                 and os.pwrite(self._memory, whole, self._script_at) == len(whole)
                 and os.write(self._gate, lines) == len(lines)
@@ -176,13 +175,13 @@ class HeldShell:
         settled()
 
     def _find_script(self) -> bool:
-        pid = self._spawn.pid
-        if pid is None:
+        pid, watched = self._spawn.pid, self._spawn.watched
+        if pid is None or watched is None:
             return False
         memory = -1
         try:
             memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
-            start = arguments_start(pid)
+            start = watched.arguments_start
             if os.pread(memory, len(_ARGUMENTS), start) == _ARGUMENTS:
                 place = os.stat(f"/proc/{pid}/cwd")
                 self._memory, self._script_at, self._place = memory, start + _SCRIPT_AT, (place.st_dev, place.st_ino)

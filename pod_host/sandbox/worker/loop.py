@@ -6,14 +6,16 @@ from __future__ import annotations
 import heapq
 import itertools
 import os
-import selectors
+import select
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Final, TypeAlias
 
-Callback = Callable[[], None]
+Callback: TypeAlias = Callable[[], None]
 
-_LONGEST_SELECT = 3600.0  # seconds: the kernel's own time ends somewhere, a timer's need not
+_LONGEST_POLL: Final = 3600.0  # seconds: the kernel's own time ends somewhere, a timer's need not
+_READABLE: Final = ~select.EPOLLOUT  # an error or a hangup is for the reader: reading tells what it is
 
 
 class Timer:
@@ -30,7 +32,8 @@ class Timer:
 
 class Loop:
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        self._epoll = select.epoll()
+        self._watches: dict[int, tuple[Callback, Callback | None]] = {}  # by descriptor: when readable, when writable
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()  # timers of one instant run in the order they were set
         self._from_threads: deque[Callback] = deque()
@@ -40,15 +43,18 @@ class Loop:
         self.watch(self._bell, self._answer_bell)
 
     def watch(self, descriptor: int, readable: Callback) -> None:
-        self._selector.register(descriptor, selectors.EVENT_READ, (readable, None))
+        """Until ``unwatch``, which comes before the descriptor is closed."""
+        self._epoll.register(descriptor, select.EPOLLIN)
+        self._watches[descriptor] = readable, None
 
     def watch_both(self, descriptor: int, readable: Callback, writable: Callback | None) -> None:
         """As ``watch``, for a descriptor that is watched already; ``writable`` None: not for writing any more."""
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writable else 0)
-        self._selector.modify(descriptor, events, (readable, writable))
+        self._epoll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if writable else 0))
+        self._watches[descriptor] = readable, writable
 
     def unwatch(self, descriptor: int) -> None:
-        self._selector.unregister(descriptor)
+        self._epoll.unregister(descriptor)
+        del self._watches[descriptor]
 
     def later(self, seconds: float, callback: Callback) -> Timer:
         timer = Timer(callback)
@@ -67,22 +73,20 @@ class Loop:
         self._running = False
 
     def run(self) -> None:
+        watches = self._watches
         while self._running:
-            for key, events in self._selector.select(self._patience()):
-                readable, writable = key.data
-                if events & selectors.EVENT_WRITE and writable and self._current(key):
+            came = self._epoll.poll(self._patience())
+            at_the_time = [watches[descriptor] for descriptor, _ in came]
+            for (descriptor, events), watch in zip(came, at_the_time, strict=True):
+                # A callback of the same round may have ended the watch, and the number may be another's by now.
+                readable, writable = watch
+                if events & select.EPOLLOUT and writable and watches.get(descriptor) is watch:
                     writable()
-                if events & selectors.EVENT_READ and self._current(key):
+                if events & _READABLE and watches.get(descriptor) is watch:
                     readable()
             self._run_timers()
             for _ in range(len(self._ready)):
                 self._ready.popleft()()
-
-    def _current(self, key: selectors.SelectorKey) -> bool:
-        """Whether the watch still stands: a callback of the same round may have ended it, and its descriptor's number
-        may be another's by now."""
-        now = self._selector.get_map().get(key.fd)
-        return now is not None and now.data is key.data
 
     def _patience(self) -> float | None:
         if self._ready:
@@ -91,7 +95,7 @@ class Loop:
             heapq.heappop(self._timers)
         if not self._timers:
             return None
-        return min(max(0.0, self._timers[0][0] - time.monotonic()), _LONGEST_SELECT)
+        return min(max(0.0, self._timers[0][0] - time.monotonic()), _LONGEST_POLL)
 
     def _run_timers(self) -> None:
         now = time.monotonic()

@@ -21,6 +21,7 @@ from pod_host.sandbox.worker.spawner import Spawner
 from pod_host.sandbox.worker.spool import Spool
 
 SWEEP_SECONDS: Final = 0.002  # between two passes over a tree while it dies
+_CHILDREN_BYTES: Final = 64 * 1024
 _CALM_SWEEP_SECONDS: Final = 1.0  # … when something in it does not die
 
 
@@ -51,11 +52,14 @@ class Machinery:
     def orphans(self) -> bool:
         """Whether we have children beside the zygote and the shells. Every survivor's line begins with one."""
         try:
-            with open(self._children, "rb", buffering=0) as file:
-                children = {int(pid) for pid in file.read(1 << 20).split()}
+            descriptor = os.open(self._children, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return True  # a kernel without this file: look at every process
-        return bool(children - self.spawner.programs - {self.spawner.zygote_pid})
+        children = os.read(descriptor, _CHILDREN_BYTES)
+        os.close(descriptor)
+        if len(children) == _CHILDREN_BYTES:
+            return True  # more than all our programs
+        return bool({int(pid) for pid in children.split()} - self.spawner.programs - {self.spawner.zygote_pid})
 
     def living(self) -> list[tuple[int, str]]:
         """(pid, session) of everything that lives. Forgets the sessions of commands that left nothing."""

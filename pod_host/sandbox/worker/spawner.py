@@ -14,11 +14,13 @@ from collections.abc import Callable
 from typing import Final
 
 from pod_host import limits
-from pod_host.sandbox.tags import RLIMIT_LOCKS, TagSpace, exit_status, parent_of
+from pod_host.sandbox.tags import RLIMIT_LOCKS, TagSpace
 from pod_host.sandbox.worker.loop import Loop, Timer
+from pod_host.sandbox.worker.watched import Watched
 from pod_host.sandbox.worker.zygote import Domain, fork_zygote
 from pod_host.sandbox.worker.zygote_protocol import (
     ANSWER_BYTES,
+    MOST_COLLECTED,
     PID,
     Program,
     Said,
@@ -31,6 +33,7 @@ from pod_host.sandbox.worker.zygote_protocol import (
 _SPAWN_SECONDS: Final = 5.0  # without a pid for so long: somebody stopped the zygote
 _GIVE_UP_SECONDS: Final = 15.0  # a command can kill the zygote, and would have to meet each new one for so long
 _AGAIN_SECONDS: Final = 0.1
+_COLLECT_SECONDS: Final = 0.02  # a request to hold is likely to come before, and tells the zygote as well
 _AT_ONCE: Final = 8  # requests in the zygote's socket: the kernel bounds descriptors in flight
 _STATUS_BYTES: Final = 4096
 _LEAST_URGENT: Final = 19
@@ -70,7 +73,7 @@ class Spawn:
         self.give_up: float | None = None  # set by the first attempt
         self.zygote = 0  # the pid of the zygote that was asked last
         self.status = -1  # our end of the status pipe while it is open
-        self.watched = -1  # a descriptor of a held program, while it runs
+        self.watched: Watched | None = None  # a held program, while it runs
         self.told = b""
         self.timer: Timer | None = None
 
@@ -99,7 +102,7 @@ class Spawner:
         self._running: dict[int, Spawn] = {}
         self._listening = False  # to the zygote
         self._known_program: Program | None = None  # what it was asked to hold last
-        self._uncollected: deque[int] = deque()  # held programs that have ended, to be told to the zygote
+        self._uncollected: list[int] = []  # held programs that have ended, to be told to the zygote
         self._bell, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
@@ -169,8 +172,10 @@ class Spawner:
         with contextlib.suppress(BrokenPipeError, ConnectionError):  # it is gone, as reaping it will tell
             known = request.program is self._known_program
             program = None if known else request.program
-            ask_to_hold(channel, self._last_token, program, stdout=stdout, stderr=stderr, gate=gate)
+            collected = self._uncollected[:MOST_COLLECTED]
+            ask_to_hold(channel, self._last_token, program, collected, stdout=stdout, stderr=stderr, gate=gate)
             self._known_program = request.program
+            del self._uncollected[: len(collected)]
 
     def _ask_to_run(self, channel: socket.socket, request: Spawn) -> None:
         request.told = b""
@@ -256,8 +261,8 @@ class Spawner:
     def _held_started(self, request: Spawn, pid: int, zygote: int) -> None:
         """Marks it, unless it is not what was said: the number came from outside."""
         try:
-            request.watched = os.pidfd_open(pid)
-            if parent_of(pid) != zygote or self.space.read(pid) != self.space.nursery:
+            watched = request.watched = Watched(pid)
+            if watched.parent != zygote or self.space.read(pid) != self.space.nursery:
                 raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
             for which, limit in zip((resource.RLIMIT_RSS, RLIMIT_LOCKS), request.tag, strict=True):
                 resource.prlimit(pid, which, (limit, limit))
@@ -269,38 +274,43 @@ class Spawner:
             return
         request.pid = pid
         self._running[pid] = request
-        self._loop.watch(request.watched, lambda: self._held_ended(request))
+        self._loop.watch(watched.ends, lambda: self._held_ended(request, watched))
         self._settle(request)
         request.started()
 
-    def _held_ended(self, request: Spawn) -> None:
+    def _held_ended(self, request: Spawn, watched: Watched) -> None:
         """Its status is there to be read until its parent collects it."""
-        pid = request.pid
-        assert pid is not None
-        status = exit_status(pid)
-        self._loop.unwatch(request.watched)
-        del self._running[pid]
-        self._collect(request, pid)
+        status = watched.exit_status
+        self._loop.unwatch(watched.ends)
+        del self._running[watched.pid]
         request.ended(status)
+        self._collect(request, watched.pid)
 
     def _collect(self, request: Spawn, pid: int) -> None:
         """The zygote may forget it; after that the number may be another's."""
-        if request.watched >= 0:
-            os.close(request.watched)
-            request.watched = -1
+        if request.watched is not None:
+            request.watched.close()
+            request.watched = None
         if request.zygote == self.zygote_pid:
+            if not self._uncollected:
+                self._loop.later(_COLLECT_SECONDS, self._tell_collected)
             self._uncollected.append(pid)
-            self._tell_collected()
 
     def _tell_collected(self) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionError):  # it is gone, as reaping it will tell
-            while self._uncollected and self._zygote is not None:
-                try:
-                    tell_collected(self._zygote[1], self._uncollected[0])
-                except BlockingIOError:
-                    self._loop.later(_AGAIN_SECONDS, self._tell_collected)
-                    return
-                self._uncollected.popleft()
+        """Unless a request to hold has told of them."""
+        if not self._uncollected or self._zygote is None:
+            return
+        some = self._uncollected[:MOST_COLLECTED]
+        try:
+            tell_collected(self._zygote[1], some)
+        except BlockingIOError:
+            pass
+        except (BrokenPipeError, ConnectionError):  # it is gone, as reaping it will tell
+            return
+        else:
+            del self._uncollected[: len(some)]
+        if self._uncollected:
+            self._loop.later(_COLLECT_SECONDS, self._tell_collected)
 
     # --- what goes wrong ---------------------------------------------------------------------------------------------
 
@@ -413,7 +423,7 @@ class Spawner:
                         self._read_status(request, pid)
             ended = self._running.pop(pid, None)
             if ended is not None:
-                if ended.watched >= 0:  # held by a zygote that has died: it had come to us
-                    self._loop.unwatch(ended.watched)
-                    os.close(ended.watched)
+                if ended.watched is not None:  # held by a zygote that has died: it had come to us
+                    self._loop.unwatch(ended.watched.ends)
+                    ended.watched.close()
                 ended.ended(status)

@@ -14,7 +14,6 @@ import os
 import resource
 import signal
 import socket
-import subprocess
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,20 +69,21 @@ class _Zygote:
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         os.dup2(self._null, GATE_DESCRIPTOR, inheritable=False)  # nothing else is to have that number
         self._program: Program | None = None  # of the latest HOLD
-        self._held: dict[int, subprocess.Popen[bytes]] = {}  # by pid, until each is collected
 
     def serve(self) -> None:
         """Returns when the worker is gone."""
         while request := receive(self._channel):
-            do, value, descriptors = request
+            do, token, collected, descriptors = request
             try:
+                for pid in collected:
+                    os.waitpid(pid, 0)
                 match do:
                     case Do.RUN:
                         _run(descriptors, self._null)
                     case Do.HOLD:
-                        self._hold(value, descriptors)
+                        self._hold(token, descriptors)
                     case Do.COLLECT:
-                        self._held.pop(value).wait()
+                        pass
             finally:
                 for descriptor in descriptors:
                     os.close(descriptor)
@@ -94,21 +94,23 @@ class _Zygote:
             self._program = read_hold(plan[0])
         program = self._program
         assert program is not None, "the worker names one before it names none"
+        doing = f"enter {program.cwd}"
         try:
-            os.dup2(gate, GATE_DESCRIPTOR)  # which the program inherits, and it alone
-            # Not os.posix_spawn: the C library's leaves its own two signals ignored.
-            process = subprocess.Popen(
-                program.arguments, executable=program.path, env=program.environment, cwd=program.cwd,
-                stdin=self._null, stdout=stdout, stderr=stderr, close_fds=False, start_new_session=True,
+            os.chdir(program.cwd)
+            doing = f"start {program.path}"
+            pid = os.posix_spawn(
+                program.path, program.arguments, program.environment, setsid=True,
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, self._null, 0),
+                    (os.POSIX_SPAWN_DUP2, stdout, 1),
+                    (os.POSIX_SPAWN_DUP2, stderr, 2),
+                    (os.POSIX_SPAWN_DUP2, gate, GATE_DESCRIPTOR),
+                ],
             )  # fmt: skip
         except OSError as error:
-            doing = f"start {program.path} in {program.cwd}"
             answer(self._channel, Said.REFUSED, token, error.errno or 0, doing)
         else:
-            self._held[process.pid] = process
-            answer(self._channel, Said.STARTED, token, process.pid)
-        finally:
-            os.dup2(self._null, GATE_DESCRIPTOR, inheritable=False)
+            answer(self._channel, Said.STARTED, token, pid)
 
 
 def _become_zygote(requests: socket.socket, domain: Domain, protected: list[int], groups: list[int]) -> None:

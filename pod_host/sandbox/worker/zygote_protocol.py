@@ -9,8 +9,9 @@ RUN      memfd, status, stdout, stderr, and by need    a program whose parent is
                                                        closes it
 HOLD     stdout, stderr, gate, and a memfd unless it   a program whose parent is the zygote, at its gate from its start
          is the program of the HOLD before             on: answered with STARTED or REFUSED
-COLLECT  none                                          the pid of a held program that has ended, and that the worker is
-                                                       done with: until then the number is nobody else's
+COLLECT  none                                          nothing but what each message may tell: the pids of held programs
+                                                       that have ended and that the worker is done with. Until then the
+                                                       number is nobody else's
 =======  ============================================  ===============================================================
 """
 
@@ -21,6 +22,7 @@ import marshal
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -28,7 +30,7 @@ from typing import Any, Final
 SCRIPT_DESCRIPTOR: Final = 63  # where a shell finds a script that is too long for an argument
 GATE_DESCRIPTOR: Final = 63  # … and where it waits for one
 PID: Final = struct.Struct("=i")
-REQUEST_BYTES: Final = 64
+MOST_COLLECTED: Final = 64  # pids in one message
 ANSWER_BYTES: Final = 4096
 
 
@@ -43,7 +45,8 @@ class Said(IntEnum):
     REFUSED = 2  # token, errno, and behind it what was being done
 
 
-_REQUEST: Final = struct.Struct("=Bi")  # what to do; a token (HOLD) or a pid (COLLECT)
+_REQUEST: Final = struct.Struct("=Bi")  # what to do, and the token of a HOLD; behind them pids
+_REQUEST_BYTES: Final = _REQUEST.size + MOST_COLLECTED * PID.size
 _ANSWER: Final = struct.Struct("=Bii")
 
 
@@ -81,17 +84,29 @@ def ask_to_run(
 
 
 def ask_to_hold(
-    zygote: socket.socket, token: int, program: Program | None, *, stdout: int, stderr: int, gate: int
+    zygote: socket.socket,
+    token: int,
+    program: Program | None,
+    collected: Sequence[int],
+    *,
+    stdout: int,
+    stderr: int,
+    gate: int,
 ) -> None:
-    """``token`` comes back in the answer. ``program`` None: the same as before. Raises as ``ask_to_run``."""
+    """``token`` comes back in the answer. ``program`` None: the same as before. ``collected``: pids. Raises as
+    ``ask_to_run``."""
     with contextlib.ExitStack() as stack:
         plan = [] if program is None else [_memory(stack, marshal.dumps(_packed(program)))]
-        _send(zygote, _REQUEST.pack(Do.HOLD, token), [stdout, stderr, gate, *plan])
+        _send(zygote, _REQUEST.pack(Do.HOLD, token) + _pids(collected), [stdout, stderr, gate, *plan])
 
 
-def tell_collected(zygote: socket.socket, pid: int) -> None:
+def tell_collected(zygote: socket.socket, collected: Sequence[int]) -> None:
     """Raises as ``ask_to_run``."""
-    _send(zygote, _REQUEST.pack(Do.COLLECT, pid), [])
+    _send(zygote, _REQUEST.pack(Do.COLLECT, 0) + _pids(collected), [])
+
+
+def _pids(collected: Sequence[int]) -> bytes:
+    return struct.pack(f"={len(collected)}i", *collected)
 
 
 def _packed(program: Program) -> Any:
@@ -114,9 +129,10 @@ def _send(zygote: socket.socket, data: bytes, descriptors: list[int]) -> None:
     zygote.sendmsg([data], ancillary, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
-def receive(channel: socket.socket) -> tuple[Do, int, list[int]] | None:
-    """The next request, with descriptors that no program inherits. None: the worker is gone."""
-    data, ancillary, _, _ = channel.recvmsg(REQUEST_BYTES, socket.CMSG_LEN(8 * 4), socket.MSG_CMSG_CLOEXEC)
+def receive(channel: socket.socket) -> tuple[Do, int, list[int], list[int]] | None:
+    """The next request: what to do, a token, pids to collect, and descriptors that no program inherits. None: the worker
+    is gone."""
+    data, ancillary, _, _ = channel.recvmsg(_REQUEST_BYTES, socket.CMSG_LEN(8 * 4), socket.MSG_CMSG_CLOEXEC)
     if not data:
         return None
     descriptors = [
@@ -125,8 +141,9 @@ def receive(channel: socket.socket) -> tuple[Do, int, list[int]] | None:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS
         for (number,) in struct.iter_unpack("=i", content[: len(content) // 4 * 4])
     ]
-    do, value = _REQUEST.unpack(data)
-    return Do(do), value, descriptors
+    do, token = _REQUEST.unpack_from(data)
+    collected = [pid for (pid,) in PID.iter_unpack(data[_REQUEST.size :])]
+    return Do(do), token, collected, descriptors
 
 
 def read_run(memory: int) -> tuple[Program, tuple[int, int], bool, bool]:

@@ -1,0 +1,56 @@
+"""A process that is the zygote's child, as the worker sees it: what it is, whether it waits, how it ended.
+
+Its parent does not collect it before we say so: until then its number is nobody else's, and its end can be read.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+_STAT_BYTES: Final = 4096
+# Fields of /proc/PID/stat from the state on, which is the third.
+_STATE, _PARENT, _PENDING_SIGNALS, _ARGUMENTS, _EXIT_CODE = 0, 1, 28, 45, 49
+
+
+class Watched:
+    """Making it raises ``OSError``: there is no such process, or there are no descriptors left. ``ends`` becomes readable
+    when it ends."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.ends = os.pidfd_open(pid)
+        try:
+            self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            os.close(self.ends)
+            raise
+
+    def close(self) -> None:
+        os.close(self.ends)
+        os.close(self._stat)
+
+    @property
+    def parent(self) -> int:
+        return int(self._fields()[_PARENT])
+
+    @property
+    def arguments_start(self) -> int:
+        """Where its arguments lie in its memory. 0: not ours to know."""
+        return int(self._fields()[_ARGUMENTS])
+
+    @property
+    def waits_unharmed(self) -> bool:
+        """Whether it is there, not stopped, and no signal is about to end it."""
+        fields = self._fields()
+        return fields[_STATE] in (b"S", b"R", b"D") and not int(fields[_PENDING_SIGNALS])
+
+    @property
+    def exit_status(self) -> int:
+        """The wait status of what has ended. 0 where the kernel does not tell."""
+        return int(self._fields()[_EXIT_CODE])
+
+    def _fields(self) -> list[bytes]:
+        """From the state on: the name before it may hold anything, so it is cut at the last bracket. Raises
+        ``ProcessLookupError`` when it was collected."""
+        return os.pread(self._stat, _STAT_BYTES, 0).rpartition(b")")[2].split()
