@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import threading
 import time
@@ -13,12 +12,12 @@ from typing import Final
 
 from pod_host import limits
 from pod_host.sandbox.tools.workspace import SearchEnd
-from pod_host.sandbox.worker.capture import two_pipes
+from pod_host.sandbox.worker.capture import Pipe, two_pipes
 from pod_host.sandbox.worker.machinery import Machinery
 from pod_host.sandbox.worker.spawner import Spawn
 from pod_host.sandbox.worker.zygote_protocol import Program
 
-_PIECE: Final = 64 * 1024
+_PAUSE_SECONDS: Final = 0.002  # between two looks at its output: at each piece, it would be interrupted for each
 _STDERR_BYTES: Final = 8 * 1024
 _LAST_WORDS_SECONDS: Final = 1.0  # between the end of its output and its own
 _END_SECONDS: Final = limits.KILL_MOST_SECONDS
@@ -63,7 +62,8 @@ class Search:
         self._timed_out = False
         self._at_end = False
         self._errors = b""
-        self._out, stdout, self._err, stderr = two_pipes()
+        out, stdout, err, stderr = two_pipes()
+        self._out, self._err = Pipe(out), Pipe(err)
 
         def begin() -> None:
             self._number, tag = machinery.spawner.next_tag()
@@ -103,53 +103,43 @@ class Search:
             self._all.signal(lambda number: number == self._number, signal.SIGKILL)
 
     def __iter__(self) -> Iterator[bytes]:
-        poll = select.poll()
-        poll.register(self._out, select.POLLIN)
-        poll.register(self._err, select.POLLIN)
         while True:
-            left = self._deadline - time.monotonic()
-            if left <= 0:
+            if time.monotonic() >= self._deadline:
                 self._timed_out = True
                 self._all.loop.from_thread(self.kill)
                 return
-            for descriptor, _ in poll.poll(left * 1000):
-                piece = os.read(descriptor, _PIECE)
-                if descriptor == self._out:
-                    if not piece:
-                        self._at_end = True
-                        return
-                    yield piece
-                elif not piece:
-                    poll.unregister(self._err)
-                elif len(self._errors) < _STDERR_BYTES:
-                    self._errors += piece
+            piece = self._out.read()
+            if piece:
+                yield piece
+            elif piece is None:
+                self._read_errors()  # a full pipe must not hold it up
+                self._over.wait(_PAUSE_SECONDS)
+            else:
+                self._at_end = True
+                return
 
     def end(self) -> SearchEnd:
-        self._drain_errors()  # a full pipe must not hold it up
+        self._read_errors()
         if self._at_end:
             self._over.wait(_LAST_WORDS_SECONDS)
         if not self._over.is_set():
             self._all.loop.from_thread(self.kill)
             self._over.wait(_END_SECONDS)
-        self._drain_errors()
+        self._read_errors()
         by_signal = os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else 0
         code = 128 + by_signal if by_signal else os.WEXITSTATUS(self._status)
-        return SearchEnd(code, self._errors[:_STDERR_BYTES].decode("utf-8", "replace"), self._timed_out)
+        return SearchEnd(code, self._errors.decode("utf-8", "replace"), self._timed_out)
 
-    def _drain_errors(self) -> None:
-        os.set_blocking(self._err, False)
-        try:
-            while piece := os.read(self._err, _PIECE):
-                self._errors = (self._errors + piece)[:_STDERR_BYTES]
-        except BlockingIOError:
-            return
+    def _read_errors(self) -> None:
+        while piece := self._err.read():
+            self._errors = (self._errors + piece)[:_STDERR_BYTES]
 
     def close(self) -> None:
         if not self._over.is_set():
             self._all.loop.from_thread(self.kill)
             self._over.wait(_END_SECONDS)
-        os.close(self._out)
-        os.close(self._err)
+        self._out.close()
+        self._err.close()
 
 
 class SearchRunner:
