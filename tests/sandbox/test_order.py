@@ -20,7 +20,7 @@ async def test_a_read_waits_for_earlier_writers_only(box: Box) -> None:
     box.submit("write", path="file", content="old\n")
     box.start("while [ ! -e go ]; do sleep 0.02; done; echo new > file")
     read = box.submit("read", path="file")
-    later = box.start("echo later > file")
+    later = box.start("echo later > later; mv later file")
     await box.bash("touch go", "other")
     outcome = await read.outcome()
     assert isinstance(outcome, Completed)

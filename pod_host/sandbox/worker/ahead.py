@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pod_host.sandbox.worker.held import HeldShell, Kind, can_be_held
+from pod_host.sandbox.worker.held import SCRIPT_BYTES, HeldShell, Kind
 from pod_host.sandbox.worker.loop import Loop, Timer
 from pod_host.sandbox.worker.shell import Shell
 from pod_host.sandbox.worker.spawner import Spawner
@@ -50,9 +50,9 @@ class ShellsAhead:
         """A shell for the script; ``environment``: but for the call's own ``TRACEPARENT``. ``settled()`` comes when it is
         ready, or over, unless it is ready already. None: it takes a fresh one. Raises ``OSError`` when there are no
         descriptors left."""
-        if not can_be_held(script, environment):
+        kind = self._kind_of(environment, cwd) if len(script) <= SCRIPT_BYTES else None
+        if kind is None:
             return None
-        kind = self._kind_of(environment, cwd)
         if not self._proven:
             self._prove(kind)
             return None
@@ -72,7 +72,7 @@ class ShellsAhead:
         self._fill_later()  # a command that lasts does not keep the next from its shell
         return taken
 
-    def _kind_of(self, environment: Mapping[str, str], cwd: str) -> Kind:
+    def _kind_of(self, environment: Mapping[str, str], cwd: str) -> Kind | None:
         known = [self._latest] if self._latest is not None else []
         known += [shell.kind for shell in self._waiting]
         same = (kind for kind in known if kind.cwd == cwd and kind.environment == environment)

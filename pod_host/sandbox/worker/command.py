@@ -17,7 +17,7 @@ from pod_host.sandbox.worker.capture import NOTHING, Capture, Pipe, two_pipes
 from pod_host.sandbox.worker.loop import Loop, Timer
 from pod_host.sandbox.worker.machinery import SWEEP_SECONDS, Machinery
 from pod_host.sandbox.worker.shell import environment_bytes
-from pod_host.sandbox.worker.spawner import Spawn
+from pod_host.sandbox.worker.spawn import Spawn
 from pod_host.sandbox.worker.zygote_protocol import Program
 
 _EXIT_CODES: Final = {"timeout": 124, "abort": 130, "tasks": 128 + signal.SIGKILL}

@@ -22,7 +22,8 @@ from typing import Final
 from pod_host.sandbox.worker.capture import two_pipes
 from pod_host.sandbox.worker.loop import Loop
 from pod_host.sandbox.worker.shell import environment_bytes
-from pod_host.sandbox.worker.spawner import Spawn, Spawner
+from pod_host.sandbox.worker.spawn import Spawn
+from pod_host.sandbox.worker.spawner import Spawner
 from pod_host.sandbox.worker.zygote_protocol import GATE_DESCRIPTOR, Program
 
 SCRIPT_BYTES: Final = 3583  # the longest script that a held shell takes
@@ -49,12 +50,6 @@ _NOT_WITH: Final = frozenset(
 _FUNCTION: Final = "BASH_FUNC_"
 
 
-def can_be_held(script: bytes, environment: Mapping[str, str]) -> bool:
-    return len(script) <= SCRIPT_BYTES and not (
-        _NOT_WITH & environment.keys() or any(name.startswith(_FUNCTION) for name in environment)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What shells have in common that can do the same. ``environment``: but for ``TRACEPARENT``."""
@@ -64,7 +59,10 @@ class Kind:
     program: Program
 
     @classmethod
-    def of(cls, path: str, environment: Mapping[str, str], cwd: str) -> Kind:
+    def of(cls, path: str, environment: Mapping[str, str], cwd: str) -> Kind | None:
+        """None: a shell with this environment cannot be held."""
+        if _NOT_WITH & environment.keys() or any(name.startswith(_FUNCTION) for name in environment):
+            return None
         variables = environment_bytes(environment) | {b"BASH_ENV": _GATE}
         return cls(environment, cwd, Program(path, [_NAME, b"-c", _BLANKS], variables, cwd))
 

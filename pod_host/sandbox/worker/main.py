@@ -26,6 +26,7 @@ from pod_host.sandbox.worker.start import CannotStart, Settings, Started, confin
 from pod_host.sandbox.worker.threads import Threads
 from pod_host.sandbox.worker.zygote import Domain
 
+_GARBAGE_OBJECTS: Final = 10_000  # before some are looked at: nearly all go by themselves, a call makes some hundreds
 _FILE_THREADS: Final = 8  # calls on files at once; a fixed number, whose ids the commands' filter guards
 
 
@@ -60,6 +61,7 @@ class Worker:
         self._host_threads = settings.host_threads
         gc.collect()
         gc.freeze()  # what is here stays: the zygote shares these pages while nobody looks at them
+        gc.set_threshold(_GARBAGE_OBJECTS)
         # Threads before the zygote: its filter names them.
         threads = Threads(_FILE_THREADS, self._loop.from_thread)
         abi = started.confinement.abi

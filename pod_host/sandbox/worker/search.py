@@ -14,7 +14,7 @@ from pod_host import limits
 from pod_host.sandbox.tools.workspace import SearchEnd
 from pod_host.sandbox.worker.capture import Pipe, two_pipes
 from pod_host.sandbox.worker.machinery import Machinery
-from pod_host.sandbox.worker.spawner import Spawn
+from pod_host.sandbox.worker.spawn import Spawn
 from pod_host.sandbox.worker.zygote_protocol import Program
 
 _PAUSE_SECONDS: Final = 0.002  # between two looks at its output: at each piece, it would be interrupted for each

@@ -7,7 +7,6 @@ import errno
 import os
 import resource
 import signal
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,67 +14,19 @@ from typing import Final
 
 from pod_host import limits
 from pod_host.sandbox.tags import RLIMIT_LOCKS, TagSpace
-from pod_host.sandbox.worker.loop import Loop, Timer
+from pod_host.sandbox.worker.loop import Loop
+from pod_host.sandbox.worker.spawn import Spawn
 from pod_host.sandbox.worker.watched import Watched
-from pod_host.sandbox.worker.zygote import Domain, fork_zygote
-from pod_host.sandbox.worker.zygote_protocol import (
-    ANSWER_BYTES,
-    MOST_COLLECTED,
-    PID,
-    Program,
-    Said,
-    ask_to_hold,
-    ask_to_run,
-    read_answer,
-    tell_collected,
-)
+from pod_host.sandbox.worker.zygote import Domain
+from pod_host.sandbox.worker.zygote_link import ZygoteLink
+from pod_host.sandbox.worker.zygote_protocol import PID, Said
 
 _SPAWN_SECONDS: Final = 5.0  # without a pid for so long: somebody stopped the zygote
 _GIVE_UP_SECONDS: Final = 15.0  # a command can kill the zygote, and would have to meet each new one for so long
 _AGAIN_SECONDS: Final = 0.1
-_COLLECT_SECONDS: Final = 0.02  # a request to hold is likely to come before, and tells the zygote as well
 _AT_ONCE: Final = 8  # requests in the zygote's socket: the kernel bounds descriptors in flight
 _STATUS_BYTES: Final = 4096
 _LEAST_URGENT: Final = 19
-
-
-class Spawn:
-    """One program asked for. In the end exactly one of ``failed(message)`` and ``ended(wait status)`` is called;
-    ``started()`` may come before either, once ``pid`` is known. Takes over ``stdout``, ``stderr`` and ``gate``, to be closed.
-
-    With a ``gate`` (the reading end of a pipe) the program is held: it must do nothing before it has read from there, and
-    it is marked when ``started()`` comes. It is asked for once; without a gate it is asked for until it runs."""
-
-    def __init__(
-        self,
-        program: Program,
-        tag: tuple[int, int],
-        stdout: int,
-        stderr: int,
-        *,
-        executable: int | None = None,
-        script: bytes = b"",
-        gate: int | None = None,
-        started: Callable[[], None],
-        failed: Callable[[str], None],
-        ended: Callable[[int], None],
-    ) -> None:
-        self.program = program
-        self.tag = tag
-        self.descriptors = [stdout, stderr] if gate is None else [stdout, stderr, gate]
-        self.executable = executable
-        self.script = script
-        self.held = gate is not None
-        self.started = started
-        self.failed = failed
-        self.ended = ended
-        self.pid: int | None = None
-        self.give_up: float | None = None  # set by the first attempt
-        self.zygote = 0  # the pid of the zygote that was asked last
-        self.status = -1  # our end of the status pipe while it is open
-        self.watched: Watched | None = None  # a held program, while it runs
-        self.told = b""
-        self.timer: Timer | None = None
 
 
 class Spawner:
@@ -94,15 +45,11 @@ class Spawner:
         self._domain = domain
         self._protected = protected
         self._niceness = min(_LEAST_URGENT, os.getpriority(os.PRIO_PROCESS, 0) + limits.COMMAND_NICE)
-        self._last_number = self._last_token = 0
-        self._zygote: tuple[int, socket.socket] | None = None
+        self._last_number = 0
+        self._zygote: ZygoteLink | None = None
         self._waiting: deque[Spawn] = deque()
         self._pending: list[Spawn] = []  # asked for, and not yet known to run or to have failed
-        self._expected: dict[int, Spawn] = {}  # by token, those to be held that no answer came for
         self._running: dict[int, Spawn] = {}
-        self._listening = False  # to the zygote
-        self._known_program: Program | None = None  # what it was asked to hold last
-        self._uncollected: list[int] = []  # held programs that have ended, to be told to the zygote
         self._bell, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
@@ -111,7 +58,7 @@ class Spawner:
 
     @property
     def zygote_pid(self) -> int | None:
-        return self._zygote[0] if self._zygote else None
+        return self._zygote.pid if self._zygote else None
 
     @property
     def programs(self) -> set[int]:
@@ -154,40 +101,24 @@ class Spawner:
             request.failed("Could not start the command: the process that starts commands was killed again and again.")
             return
         try:
-            channel = self._ensure_zygote()
-            request.zygote = self.zygote_pid or 0
+            zygote = self._ensure_zygote()
+            request.zygote = zygote.pid
             if request.held:
-                self._ask_to_hold(channel, request)
+                zygote.hold(request)
             else:
-                self._ask_to_run(channel, request)
+                self._ask_to_run(zygote, request)
         except OSError as error:  # no process or no descriptor to be had: a command of ours took them all
             self._refuse(request, "start a process", error.errno or 0)
             return
         request.timer = self._loop.later(_SPAWN_SECONDS, lambda: self._lost_attempt(request))
 
-    def _ask_to_hold(self, channel: socket.socket, request: Spawn) -> None:
-        self._last_token = self._last_token % 0x7FFFFFFF + 1
-        self._expected[self._last_token] = request
-        stdout, stderr, gate = request.descriptors
-        with contextlib.suppress(BrokenPipeError, ConnectionError):  # it is gone, as reaping it will tell
-            known = request.program is self._known_program
-            program = None if known else request.program
-            collected = self._uncollected[:MOST_COLLECTED]
-            ask_to_hold(channel, self._last_token, program, collected, stdout=stdout, stderr=stderr, gate=gate)
-            self._known_program = request.program
-            del self._uncollected[: len(collected)]
-
-    def _ask_to_run(self, channel: socket.socket, request: Spawn) -> None:
+    def _ask_to_run(self, zygote: ZygoteLink, request: Spawn) -> None:
         request.told = b""
         request.status, theirs = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(request.status, False)
-        stdout, stderr = request.descriptors
         # A failure leaves the pipe at its end at once, which is a lost attempt like any other.
         with contextlib.suppress(OSError):
-            ask_to_run(
-                channel, request.program, request.tag, status=theirs, stdout=stdout, stderr=stderr,
-                executable=request.executable, script=request.script,
-            )  # fmt: skip
+            zygote.run(request, theirs)
         os.close(theirs)
         self._loop.watch(request.status, lambda: self._read_status(request))
 
@@ -234,35 +165,18 @@ class Spawner:
 
     # --- programs that are held: the zygote's children ---------------------------------------------------------------
 
-    def _zygote_says(self) -> None:
-        if self._zygote is None:
-            return
-        pid, channel = self._zygote
-        while True:
-            try:
-                data = channel.recv(ANSWER_BYTES, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            if not data:
-                if self._listening:
-                    self._loop.unwatch(channel.fileno())  # it is gone; the rest is done when it is reaped
-                    self._listening = False
-                return
-            said, token, value, doing = read_answer(data)
-            request = self._expected.pop(token, None)
-            if request is not None and said is Said.STARTED:
-                self._held_started(request, value, pid)
-            elif request is not None:
-                self._refuse(request, doing, value)
-            self._pump()
+    def _answered(self, request: Spawn, said: Said, value: int, doing: str) -> None:
+        if said is Said.STARTED:
+            self._held_started(request, value)
+        else:
+            self._refuse(request, doing, value)
+        self._pump()
 
-    def _held_started(self, request: Spawn, pid: int, zygote: int) -> None:
+    def _held_started(self, request: Spawn, pid: int) -> None:
         """Marks it, unless it is not what was said: the number came from outside."""
         try:
             watched = request.watched = Watched(pid)
-            if watched.parent != zygote or self.space.read(pid) != self.space.nursery:
+            if watched.parent != request.zygote or self.space.read(pid) != self.space.nursery:
                 raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
             for which, limit in zip((resource.RLIMIT_RSS, RLIMIT_LOCKS), request.tag, strict=True):
                 resource.prlimit(pid, which, (limit, limit))
@@ -291,26 +205,8 @@ class Spawner:
         if request.watched is not None:
             request.watched.close()
             request.watched = None
-        if request.zygote == self.zygote_pid:
-            if not self._uncollected:
-                self._loop.later(_COLLECT_SECONDS, self._tell_collected)
-            self._uncollected.append(pid)
-
-    def _tell_collected(self) -> None:
-        """Unless a request to hold has told of them."""
-        if not self._uncollected or self._zygote is None:
-            return
-        some = self._uncollected[:MOST_COLLECTED]
-        try:
-            tell_collected(self._zygote[1], some)
-        except BlockingIOError:
-            pass
-        except (BrokenPipeError, ConnectionError):  # it is gone, as reaping it will tell
-            return
-        else:
-            del self._uncollected[: len(some)]
-        if self._uncollected:
-            self._loop.later(_COLLECT_SECONDS, self._tell_collected)
+        if self._zygote is not None and self._zygote.pid == request.zygote:
+            self._zygote.collect(pid)
 
     # --- what goes wrong ---------------------------------------------------------------------------------------------
 
@@ -370,34 +266,25 @@ class Spawner:
 
     # --- the zygote, and every child ---------------------------------------------------------------------------------
 
-    def _ensure_zygote(self) -> socket.socket:
+    def _ensure_zygote(self) -> ZygoteLink:
         if self._zygote is None:
-            self._zygote = fork_zygote(self._domain, self.space.nursery, *self._protected())
-            self._listening = True
-            self._known_program = None
-            self._loop.watch(self._zygote[1].fileno(), self._zygote_says)
-        return self._zygote[1]
+            self._zygote = ZygoteLink(
+                self._loop, self._domain, self.space.nursery, self._protected(), self._answered
+            )  # fmt: skip
+        return self._zygote
 
     def _drop_zygote(self) -> None:
         if self._zygote is not None:
-            pid, _ = self._zygote
-            os.kill(pid, signal.SIGKILL)  # our child, and not reaped: the number is still its own
-            os.waitpid(pid, 0)
+            self._zygote.kill()
             self._zygote_gone()
 
     def _zygote_gone(self) -> None:
-        """It is reaped. What it said last is heard; requests to run see their pipes end, those to hold are lost."""
-        self._zygote_says()
+        """It is reaped. Requests to run see their pipes end, those to hold are lost."""
         assert self._zygote is not None
-        _, channel = self._zygote
-        self._zygote = None
-        if self._listening:
-            self._loop.unwatch(channel.fileno())
-        channel.close()
-        self._uncollected.clear()  # what it had not collected is ours to reap
-        for request in list(self._expected.values()):
+        lost = self._zygote.close()
+        self._zygote = None  # what it had not collected is ours to reap
+        for request in lost:
             self._lost_attempt(request)
-        self._expected.clear()
         self._pump()
 
     def _child_changed(self) -> None:
