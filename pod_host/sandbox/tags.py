@@ -239,10 +239,12 @@ def signal_all(space: TagSpace, root: int, whose: Callable[[int], bool], number:
 
 def signal_seen(space: TagSpace, seen: Pass, whose: Callable[[int], bool], number: int) -> tuple[int, bool]:
     """The same, of those that a pass has just found."""
-    living = [process for process in seen.found if whose(process.number) and not is_zombie(process.pid)]
+    picked = [process for process in seen.found if whose(process.number)]
+    living = [process for process in picked if not is_zombie(process.pid)]
     for process in living:
         send(space, process, number)
-    return len(living), seen.vanished
+    # One that has ended since it was found may have forked before: it has vanished like those that were not found.
+    return len(living), seen.vanished or len(living) < len(picked)
 
 
 class Sweep:

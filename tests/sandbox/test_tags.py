@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import signal
 import subprocess
 import sys
 
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pod_host.sandbox.tags import RLIMIT_LOCKS, NoRoomForTags, Sweep, TagSpace, command_line
+from pod_host.sandbox.tags import RLIMIT_LOCKS, NoRoomForTags, Pass, Sweep, Tagged, TagSpace, command_line, signal_seen
 
 SPACE = TagSpace(2**60, 2**56, 12345, (2**64 - 1, 2**64 - 1))
 _numbers = st.integers(1, SPACE.most_number)
@@ -86,6 +88,17 @@ def test_a_sweep_wants_more_passes_where_processes_vanish() -> None:
     assert [busy.saw(0, True) for _ in range(8)] == [False] * 7 + [True]
     hit = Sweep()
     assert [hit.saw(0, False), hit.saw(1, False), hit.saw(0, False)] == [False, False, False]
+
+
+def test_one_that_ended_since_it_was_found_has_vanished() -> None:
+    """It may have forked before it ended: a tree that does so all the time is not over yet."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        seen = Pass([Tagged(process.pid, 1, SPACE.limits(1))], vanished=False)
+        assert signal_seen(SPACE, seen, lambda number: number == 1, 0) == (1, False)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie now, and ours to collect
+        assert signal_seen(SPACE, seen, lambda number: number == 1, signal.SIGKILL) == (0, True)
+        assert signal_seen(SPACE, seen, lambda number: number == 2, signal.SIGKILL) == (0, False)
 
 
 def test_a_command_line_is_for_people() -> None:
