@@ -31,6 +31,8 @@ getent passwd 1000 >/dev/null ||
 
 # Volumes are mounted here; without them the image still starts.
 install -d -o 1000 -g 1000 /workspace /harness /skills
+# One file in the place of twelve: whatever asks for its locale, as every shell does, starts a tenth of a millisecond sooner.
+localedef --add-to-archive --replace --quiet /usr/lib/locale/C.utf8
 ln -sf /opt/pod-host/bin/pod-host /opt/pod-host/bin/rg /usr/local/bin/
 
 # A pod has no_new_privs, where these bits do nothing; elsewhere they are of no use to a command either.

@@ -130,12 +130,14 @@ def test_it_runs_as_its_user_with_what_commands_need(images: Machine) -> None:
     told = sh(
         images,
         "id; echo $HOME; getent passwd 1000; pod-host --version; for program in bash curl git ps rg python3; do"
-        " command -v $program && $program --version | head -n 1; done; cat /proc/1/comm",
+        " command -v $program && $program --version | head -n 1; done; cat /proc/1/comm; locale charmap;"
+        " localedef --list-archive",
     )
     assert "uid=1000(agent) gid=1000(agent)" in told
     assert "agent:x:1000:1000::/harness/home:/bin/bash" in told
     assert "/harness/home\n" in told
     assert "pod-host 0." in told
+    assert "UTF-8\nC.utf8\n" in told  # the locale, in the one file that every program looks into first
     for program in ("ripgrep", "git version", "curl ", "GNU bash", "procps", "Python 3."):
         assert program in told
     assert "/opt" not in sh(images, "command -v python3")  # a model's python3 is the system's, not the host's
