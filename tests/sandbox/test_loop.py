@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 
-from pod_host.sandbox.worker.loop import Loop
+from pod_host.sandbox.worker.loop import Loop, Timer
 from pod_host.sandbox.worker.order import Order, Turn
 
 
@@ -46,6 +47,20 @@ def test_timers_run_in_order_and_a_cancelled_one_never() -> None:
     cancelled.cancel()
     loop.run()
     assert ran == ["a", "b"]
+
+
+def test_cancelled_timers_do_not_pile_up() -> None:
+    """A command is over long before its timeout would be."""
+    loop = Loop()
+    for _ in range(10_000):
+        loop.later(3600.0, lambda: None).cancel()
+    assert sum(isinstance(thing, Timer) for thing in gc.get_objects()) < 2000
+    ran: list[str] = []
+    for _ in range(3000):
+        loop.later(0.0, lambda: ran.append("kept"))
+    loop.later(0.001, loop.stop)
+    loop.run()
+    assert len(ran) == 3000
 
 
 def test_calls_of_a_thread_run_in_the_loop() -> None:

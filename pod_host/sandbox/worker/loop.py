@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 Callback: TypeAlias = Callable[[], None]
 
 _LONGEST_POLL: Final = 3600.0  # seconds: the kernel's own time ends somewhere, a timer's need not
+_MANY_TIMERS: Final = 1000
 _READABLE: Final = ~select.EPOLLOUT  # an error or a hangup is for the reader: reading tells what it is
 
 
@@ -35,6 +36,7 @@ class Loop:
         self._epoll = select.epoll()
         self._watches: dict[int, tuple[Callback, Callback | None]] = {}  # by descriptor: when readable, when writable
         self._timers: list[tuple[float, int, Timer]] = []
+        self._many_timers = _MANY_TIMERS  # so many are looked through for cancelled ones
         self._order = itertools.count()  # timers of one instant run in the order they were set
         self._from_threads: deque[Callback] = deque()
         self._ready: deque[Callback] = deque()
@@ -57,9 +59,17 @@ class Loop:
         del self._watches[descriptor]
 
     def later(self, seconds: float, callback: Callback) -> Timer:
+        if len(self._timers) >= self._many_timers:
+            self._forget_cancelled()
         timer = Timer(callback)
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), timer))
         return timer
+
+    def _forget_cancelled(self) -> None:
+        """Commands end long before their timeouts, which would else lie here until then."""
+        self._timers = [entry for entry in self._timers if entry[2].callback is not None]
+        heapq.heapify(self._timers)
+        self._many_timers = max(_MANY_TIMERS, 2 * len(self._timers))
 
     def soon(self, callback: Callback) -> None:
         self._ready.append(callback)
