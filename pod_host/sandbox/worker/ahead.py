@@ -44,6 +44,11 @@ class ShellsAhead:
         """Of shells that wait: no command of anybody's."""
         return {shell.number for shell in self._waiting}
 
+    @property
+    def pids(self) -> set[int]:
+        """Theirs, of those that run by now."""
+        return {shell.pid for shell in self._waiting if shell.pid is not None}
+
     def take(
         self, script: bytes, environment: Mapping[str, str], cwd: str, settled: Callable[[], None]
     ) -> HeldShell | None:

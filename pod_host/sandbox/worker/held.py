@@ -100,6 +100,10 @@ class HeldShell:
         )  # fmt: skip
         spawner.spawn(self._spawn)
 
+    @property
+    def pid(self) -> int | None:
+        return self._spawn.pid
+
     def run(self, script: bytes, traceparent: str | None, ended: Callable[[int], None]) -> bool:
         """Lets it go. False: it did not take the script, and never will. ``ended(wait status)`` comes once."""
         if not self._takes(script, traceparent):

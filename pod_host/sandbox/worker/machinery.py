@@ -79,17 +79,21 @@ class Machinery:
 
     def _living(self) -> list[tuple[int, int]]:
         """(pid, number)."""
-        seen = look(self.spawner.space, self._root)
-        waiting = self.ahead.numbers | {UNMARKED}
-        found = [
-            (process.pid, process.number)
-            for process in seen.found
-            if process.number not in waiting and not is_zombie(process.pid)
-        ]
+        # Every line of processes begins with a program of ours or an orphan.
+        anything = not self.spawner.programs <= self.ahead.pids or self.orphans()
+        found = self._look() if anything else []
         for number in self._ended - {number for _, number in found}:
             self._ended.discard(number)
             self.sessions.pop(number, None)
         return found
+
+    def _look(self) -> list[tuple[int, int]]:
+        waiting = self.ahead.numbers | {UNMARKED}
+        return [
+            (process.pid, process.number)
+            for process in look(self.spawner.space, self._root).found
+            if process.number not in waiting and not is_zombie(process.pid)
+        ]
 
     def signal(self, whose: Callable[[int], bool], number: int) -> tuple[int, bool]:
         return signal_all(self.spawner.space, self._root, whose, number)
