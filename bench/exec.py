@@ -10,7 +10,8 @@ import time
 
 from bench.budgets import BUDGETS
 from bench.core import Connection
-from bench.machine import spawn_bash, spawn_many
+from bench.limits import echoes, spawned_inside
+from bench.machine import BASH, spawn_bash, spawn_many
 from bench.pod import Pod, running_pod
 from bench.processes import cpu_seconds, pythons
 from bench.rows import Check, Row
@@ -27,6 +28,7 @@ async def measure(short: bool) -> list[Row]:
         await _warm(pod)
         rows = [await _paced(pod, 100 if short else 1000), await _back_to_back(pod, 400 if short else 2000)]
         rows.append(await _burst(pod, 3 if short else 10))
+        rows += await _limits(pod, 100 if short else 300)
     async with running_pod(POD_HOST_SHELLS_AHEAD="0") as pod:
         await _warm(pod)
         rows.append(await _cold(pod, 200 if short else 1000))
@@ -113,6 +115,21 @@ async def _burst(pod: Pod, rounds: int) -> Row:
         cpu_ms=cpu,
         checks=[Check(series.median / beside.median, BUDGETS.exec_burst_share, at_least=True)],
     )
+
+
+async def _limits(pod: Pod, count: int) -> list[Row]:
+    """Half of the way of a paced call, and the whole of what runs when no shell was started ahead."""
+    echo = Series.of(await echoes(count, PACE_SECONDS), 1e3)
+    paced = []
+    for _ in range(count):
+        await asyncio.sleep(PACE_SECONDS / 2)
+        paced.append(spawn_bash())
+    inside = Series.of(await spawned_inside(pod, [BASH, "-c", "true"], count), 1e3)
+    floor = Series.of([spawn_bash() for _ in range(count)], 1e3)
+    return [
+        Row.of("limit: bare WebSocket echo, one every 50 ms", "ms", echo, beside=(FLOOR, Series.of(paced, 1e3))),
+        Row.of("limit: bash -c true, started by a command", "ms", inside, beside=(FLOOR, floor)),
+    ]
 
 
 if __name__ == "__main__":
