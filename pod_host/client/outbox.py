@@ -1,4 +1,4 @@
-"""Frames on their way out. One task writes them, so that the fragments of two never mix.
+"""Frames on their way out: small ones at once, large ones by a task, so that the fragments of two never mix.
 
 A WebSocket message cannot be interrupted by another. So small frames (a lease.renew, an answer) go before large ones that
 still wait, and a large one leaves in fragments with the event loop, pings and reads in between.
@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from websockets.asyncio.client import ClientConnection
-
 from pod_host import limits
+from pod_host.client.socket import Socket
 from pod_host.contract.base import JsonObject
 from pod_host.contract.encoding import encode, encode_in_pieces, is_small
 from pod_host.errors import RuntimeRefusal
@@ -53,23 +52,31 @@ async def prepare(frame: JsonObject, what: str) -> Outgoing:
 
 
 class Outbox:
-    """The order in which frames leave: small before large, each kind in the order it came."""
+    """The order in which frames leave: small before large, each kind in the order it came. `write_large` must run."""
 
-    def __init__(self) -> None:
+    def __init__(self, socket: Socket) -> None:
+        self._socket = socket
         self._small: deque[Outgoing] = deque()
         self._large: deque[Outgoing] = deque()
-        self._filled = asyncio.Event()
-        self._empty = asyncio.Event()
-        self._empty.set()
+        self._leaving = False  # a large one is on its way
+        self._filled = asyncio.Event()  # with a large one
+        self.moved = asyncio.Event()  # something left
 
-    async def emptied(self) -> None:
-        """Until all that was put has been written."""
-        await self._empty.wait()
+    @property
+    def empty(self) -> bool:
+        return not (self._small or self._large or self._leaving)
 
-    def put(self, outgoing: Outgoing) -> None:
-        (self._small if outgoing.size <= limits.FRAGMENT_BYTES else self._large).append(outgoing)
-        self._filled.set()
-        self._empty.clear()
+    def put(self, outgoing: Outgoing, *, at_once: bool = True) -> None:
+        """``at_once`` False: a small one leaves together with the next, or when this turn of the event loop is over."""
+        if outgoing.size > limits.FRAGMENT_BYTES:
+            self._large.append(outgoing)
+            self._filled.set()
+            return
+        self._small.append(outgoing)
+        if at_once:
+            self.go_on()
+        else:
+            self._socket.loop.call_soon(self.go_on)
 
     def withdraw(self, outgoing: Outgoing) -> bool:
         """Take back what has not begun to leave; whether that was so."""
@@ -78,19 +85,34 @@ class Outbox:
         (self._small if outgoing in self._small else self._large).remove(outgoing)
         return True
 
-    async def write_to(self, socket: ClientConnection) -> None:
-        """Write what comes, for good. Raises ConnectionClosed."""
+    def go_on(self) -> None:
+        """The small ones that wait leave, in one write while they are few. To be called when the socket has room again."""
+        while self._small and not self._leaving and self._socket.writable:
+            texts: list[bytes] = []
+            size = 0
+            while self._small and size < limits.FRAGMENT_BYTES:
+                outgoing = self._small.popleft()
+                outgoing.started = True
+                texts.append(b"".join(outgoing.pieces))
+                size += outgoing.size
+            self._socket.say(texts)
+        self.moved.set()
+
+    async def write_large(self) -> None:
+        """Write the large ones that come, for good. Raises ConnectionClosed."""
         while True:
             await self._filled.wait()
-            while queue := self._small or self._large:
-                outgoing = queue.popleft()
-                outgoing.started = True
-                if outgoing.size <= limits.FRAGMENT_BYTES:
-                    await socket.send(b"".join(outgoing.pieces), text=True)
-                else:
-                    await socket.send(_fragments(outgoing.pieces), text=True)
+            while self._large:
+                await self._socket.room.wait()
+                if self._large:  # none was taken back meanwhile
+                    await self._write(self._large.popleft())
             self._filled.clear()
-            self._empty.set()
+
+    async def _write(self, outgoing: Outgoing) -> None:
+        outgoing.started = self._leaving = True
+        await self._socket.send(_fragments(outgoing.pieces), text=True)  # broken off in the middle, nothing follows it
+        self._leaving = False
+        self.go_on()
 
 
 async def _fragments(pieces: list[bytes]) -> AsyncIterator[memoryview]:

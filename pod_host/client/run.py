@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from pod_host.client.channel import Channel
+from pod_host.client.channel import Channel, OnAnswer
 from pod_host.contract.base import Sent
 from pod_host.contract.output import OUTPUT_METHODS
 from pod_host.contract.work import ReleaseParams, ReleaseReason, RenewResult, RunGrant, RunParams
@@ -36,16 +36,27 @@ class Run:
     async def request(self, method: str, params: Sent) -> Any:
         """The method's result model. Raises RuntimeRefusal (``run_not_held`` once the run is over) and ChannelClosed."""
         if self._over:
-            raise RuntimeRefusal("run_not_held", f"{method}: the run {self.grant.run_id} is over")
+            raise self._refusal(method)
         try:
             result = await self._channel.request(method, params)
         except RuntimeRefusal as refusal:
-            if refusal.code == "run_not_held":
-                self._over, self._held = True, False
+            self._hear(refusal)
             raise
         if method in _OUTPUTS:  # answered, so settled: the run is over at the Runtime
             self._over, self._held = True, False
         return result
+
+    def post(self, method: str, params: Sent, on_answer: OnAnswer) -> None:
+        """The same as `Channel.post`."""
+
+        def heard(end: Any) -> None:
+            self._hear(end)
+            on_answer(end)
+
+        if self._over:
+            on_answer(self._refusal(method))
+        else:
+            self._channel.post(method, params, heard)
 
     async def renew(self) -> RenewResult:
         """Keep the run, and take its new token when one comes. ``ok`` false: the run is over. Raises as `request`."""
@@ -66,3 +77,11 @@ class Run:
             await self._channel.request("lease.release", ReleaseParams(run_id=self.grant.run_id, reason=reason))
         except PodHostError as fault:
             _log.info("the run %s was not released: %s", self.grant.run_id, fault)
+
+    def _refusal(self, method: str) -> RuntimeRefusal:
+        return RuntimeRefusal("run_not_held", f"{method}: the run {self.grant.run_id} is over")
+
+    def _hear(self, end: Any) -> None:
+        """How a request ended may say that the run did."""
+        if isinstance(end, RuntimeRefusal) and end.code == "run_not_held":
+            self._over, self._held = True, False

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import orjson
 
 from pod_host.contract.base import Json
 from pod_host.errors import ContractViolation
+
+Utf8: TypeAlias = bytes | bytearray | memoryview
+"""Text as its bytes, which need not be UTF-8 until somebody has looked."""
 
 _NODE_BYTES = 64  # what one value counts for at least when sizes are estimated: bounds the walk, not the text
 
@@ -39,7 +43,7 @@ def is_small(value: Json, most: int) -> bool:
     return _left(value, most) > 0
 
 
-def decode(text: str | bytes | bytearray) -> Json:
+def decode(text: str | Utf8) -> Json:
     """Parse JSON text, bytes as UTF-8. Raises ContractViolation for anything else."""
     try:
         return orjson.loads(text)
@@ -47,9 +51,9 @@ def decode(text: str | bytes | bytearray) -> Json:
         return _decode_slowly(text)
 
 
-def _decode_slowly(text: str | bytes | bytearray) -> Json:
+def _decode_slowly(text: str | Utf8) -> Json:
     try:
-        whole = text if isinstance(text, str) else text.decode()
+        whole = text if isinstance(text, str) else bytes(text).decode()
         return json.loads(whole, parse_constant=_refuse)
     except (ValueError, RecursionError) as fault:
         raise ContractViolation(f"not JSON: {fault}") from None

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from pod_host.contract import frames
 from pod_host.contract.base import Json, JsonObject, Wire
-from pod_host.contract.encoding import decode
+from pod_host.contract.encoding import Utf8, decode
 from pod_host.contract.methods import Method
 from pod_host.errors import ContractViolation, RuntimeRefusal
 
@@ -109,12 +109,10 @@ class Peer:
         self._serving.pop(number, None)
         return frames.refusal(number, code, text)
 
-    def receive(self, heard: str | bytes) -> list[Event]:
-        """What one WebSocket message means. ``bytes`` is a binary message, which is never a frame."""
-        if isinstance(heard, bytes):
-            return [Close(*NOT_JSON)]
+    def receive(self, text: str | Utf8) -> list[Event]:
+        """What one WebSocket text message means. A binary one never is a frame: it closes as NOT_JSON."""
         try:
-            value = decode(heard)
+            value = decode(text)
         except ContractViolation:
             return [Close(*NOT_JSON)]
         return self.receive_json(value)

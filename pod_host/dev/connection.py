@@ -68,7 +68,8 @@ class Connection:
                 if received.type is WSMsgType.PING:
                     await self._socket.pong(received.data)
                 elif received.type is WSMsgType.TEXT or received.type is WSMsgType.BINARY:
-                    for event in self._peer.receive(received.data):
+                    is_text = received.type is WSMsgType.TEXT
+                    for event in self._peer.receive(received.data) if is_text else [rpc.Close(*rpc.NOT_JSON)]:
                         await self._on(event, handler)
                 elif received.type is WSMsgType.ERROR:
                     self._close_reason(f"the WebSocket failed: {received.data}")

@@ -3,10 +3,11 @@ refused or lost changes nothing."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
+from pod_host.client import OnAnswer
 from pod_host.contract.base import JsonObject, Sent
 from pod_host.contract.work import EventParams
 from pod_host.errors import PodHostError
@@ -19,31 +20,28 @@ _OUTSTANDING = 256  # claims without an answer; more are dropped rather than kep
 
 log = get_log()
 
-Ask: TypeAlias = Callable[[str, Sent], Awaitable[Any]]
-"""`client.Run.request` for a run's claims, `client.Channel.request` for those of a workspace request."""
+Post: TypeAlias = Callable[[str, Sent, OnAnswer], None]
+"""`client.Run.post` for a run's claims, `client.Channel.post` for those of a workspace request."""
 
 
 class Claims:
     """Sends claims beside the work that they tell of."""
 
     def __init__(self) -> None:
-        self._sending: set[asyncio.Task[None]] = set()
+        self._unanswered = 0
 
-    def send(self, ask: Ask, claims: Sequence[EventParams]) -> None:
-        """In their order, and before anything that is sent from the next turn of the event loop on."""
+    def send(self, post: Post, claims: Sequence[EventParams]) -> None:
+        """In their order, and before anything that is sent after them."""
         for claim in claims:
-            if len(self._sending) >= _OUTSTANDING:
+            if self._unanswered >= _OUTSTANDING:
                 return
-            task = asyncio.create_task(_send(ask, claim), name="claim")
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+            self._unanswered += 1
+            post("event", claim, partial(self._answered, claim))
 
-
-async def _send(ask: Ask, claim: EventParams) -> None:
-    try:
-        await ask("event", claim)
-    except PodHostError as refusal:
-        log.debug("event.refused", type=claim.type, sessionId=claim.session_id, reason=str(refusal))
+    def _answered(self, claim: EventParams, end: Any) -> None:
+        self._unanswered -= 1
+        if isinstance(end, PodHostError):
+            log.debug("event.refused", type=claim.type, sessionId=claim.session_id, reason=str(end))
 
 
 def state_payload(state: str, spec: JsonObject) -> JsonObject:

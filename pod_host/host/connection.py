@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from pod_host import __version__, limits
-from pod_host.client import Channel
+from pod_host.client import Channel, Served
 from pod_host.contract.base import HARNESS_API_VERSION, JsonObject, Wire
 from pod_host.contract.work import Cancel, HelloParams, HelloResult
 from pod_host.errors import RuntimeRefusal
@@ -105,8 +104,8 @@ class Connection:
             log.error("setup.failed", fault=fault, reason="a fault of the host")
         await leases.take()
 
-    async def _serve(self, method: str, params: Any) -> JsonObject:
-        return await self._workspaces.serve(self._channel.request, method, params)
+    def _serve(self, served: Served) -> None:
+        self._workspaces.serve(self._channel.post, served)
 
     def _hear(self, method: str, params: Wire) -> None:
         assert isinstance(params, Cancel)  # the one message of the contract

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from pod_host.client import Run
+from pod_host.client import Run, Served
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.open_points import read_workspace_call
 from pod_host.contract.turn_start import TurnStart
 from pod_host.contract.work import EventParams
 from pod_host.contract.workspace import TOOLS_OF, WorkspaceCall
 from pod_host.errors import ContractViolation, InvalidToolInput, RuntimeRefusal, SandboxError
-from pod_host.host.claims import Ask, Claims, exec_payload, state_payload
+from pod_host.host.claims import Claims, Post, exec_payload, state_payload
 from pod_host.host.log import get_log
 from pod_host.sandbox import (
     Completed,
@@ -25,6 +24,7 @@ from pod_host.sandbox import (
     Outcome,
     Pending,
     ReadBytes,
+    Report,
     Request,
     Sandbox,
     SandboxProcess,
@@ -40,6 +40,8 @@ log = get_log()
 class RunningCall(Protocol):
     """`turn.SandboxCall`: `sandbox.Pending`, or a call that was refused before it got there. It goes on whoever waits for
     it, until it ends or is aborted."""
+
+    def then(self, told: Callable[[Outcome | SandboxError], None]) -> None: ...
 
     async def outcome(self) -> Outcome:
         """Raises SandboxError when the call could not run, WorkerLost when what it did is unknown."""
@@ -75,7 +77,7 @@ class Workspaces:
         grant = run.grant
         return SessionWorkspace(
             self,
-            ask=run.request,
+            post=run.post,
             session=grant.session_id,
             owner_id=(routed.owner_id if routed else "") or grant.session_id,
             turn_id=grant.turn_id,
@@ -84,29 +86,27 @@ class Workspaces:
             spec=(routed.spec if routed else None) or {},
         )
 
-    async def serve(self, ask: Ask, method: str, params: Json) -> JsonObject:
-        """One ``workspace.*`` request. Cancelled when the Runtime gives it up: its command is then killed.
+    def serve(self, post: Post, served: Served) -> None:
+        """Begin one ``workspace.*`` request, or answer it. When the Runtime gives it up, its command is killed.
 
-        Raises RuntimeRefusal ``invalid`` for what is no request, ``internal`` when the sandbox is out of order,
-        ``unavailable`` when the host ends."""
+        Raises RuntimeRefusal ``invalid`` for what is no request, ``unavailable`` when the host ends; SandboxError when the
+        sandbox is out of order."""
+        method = served.method
         if method == "workspace.sweep":  # a pod stops nothing of its own: it is stopped as a whole
-            return {"workspaces": []}
-        if method == "workspace.remove":  # nor deletes anything: a reset is a new volume
-            return {}
-        if self._closed:
+            served.answer({"workspaces": []})
+        elif method == "workspace.remove":  # nor deletes anything: a reset is a new volume
+            served.answer({})
+        elif self._closed:
             raise RuntimeRefusal("unavailable", "The host is stopping")
-        try:
-            if method == "workspace.report":
-                return await self._report()
-            call = _read_call(method, params)
-            return await self._run(ask, method, call)
-        except SandboxError as fault:
-            raise RuntimeRefusal("internal", str(fault)) from fault
+        elif method == "workspace.report":
+            self._sandbox.look(lambda report: served.answer(report_on_the_wire(report)))
+        else:
+            self._run(post, served, _read_call(method, served.params))
 
-    async def _run(self, ask: Ask, method: str, call: WorkspaceCall) -> JsonObject:
+    def _run(self, post: Post, served: Served, call: WorkspaceCall) -> None:
         workspace = SessionWorkspace(
             self,
-            ask=ask,
+            post=post,
             session=call.owner_id,
             owner_id=call.owner_id,
             turn_id=call.turn_id,
@@ -115,17 +115,19 @@ class Workspaces:
             spec=call.spec,
         )
         running = workspace.start(call.tool, call.input, traceparent=None)
-        self._asked.add(running)
-        log.debug("workspace.call", method=method, tool=call.tool, sessionId=call.owner_id)
-        try:
-            # The claim goes out before the answer, after which it would be refused: it is put on its way as the call ends.
-            outcome = await running.outcome()
-        except asyncio.CancelledError:
-            running.abort()
-            raise
-        finally:
+        log.debug("workspace.call", method=served.method, tool=call.tool, sessionId=call.owner_id)
+
+        def ended(end: Outcome | SandboxError) -> None:
+            """After the claim, which would be refused when it came later than the answer."""
             self._asked.discard(running)
-        return outcome_on_the_wire(outcome)
+            if isinstance(end, SandboxError):
+                served.fail(end)
+            else:
+                served.answer(outcome_on_the_wire(end))
+
+        self._asked.add(running)
+        served.stop = running.abort
+        running.then(ended)
 
     def close(self) -> None:
         """The host ends. Every call of a ``workspace.*`` request is ended, and answered with what it has until then; no other
@@ -133,22 +135,6 @@ class Workspaces:
         self._closed = True
         for running in self._asked:
             running.abort()
-
-    async def _report(self) -> JsonObject:
-        """A strict Runtime takes these members and no other: what lives in the pod is told as probes of its own."""
-        told = await self._sandbox.report()
-        probes = [_probe("local", told.alive)]
-        probes += [_probe(f"process:{process.pid}", True, _in_words(process)) for process in told.processes]
-        if told.more:
-            probes.append(_probe("processes", True, f"{told.more} more"))
-        return {
-            "preference": "auto",
-            "backend": "local",
-            "isolation": "container",
-            "reason": "the sandbox is this pod",
-            "probes": probes,
-            "defaultImage": "",
-        }
 
     # --- for SessionWorkspace ------------------------------------------------------------------------------------------
 
@@ -167,8 +153,8 @@ class Workspaces:
     def environment(self, declared: Mapping[str, str], traceparent: str | None) -> Mapping[str, str]:
         return self._environment(declared, traceparent)
 
-    def claim(self, ask: Ask, claims: list[EventParams]) -> None:
-        self._claims.send(ask, claims)
+    def claim(self, post: Post, claims: list[EventParams]) -> None:
+        self._claims.send(post, claims)
 
     def open(self, owner_id: str) -> bool:
         """Whether this is the first use of the owner's sandbox."""
@@ -185,7 +171,7 @@ class SessionWorkspace:
         self,
         workspaces: Workspaces,
         *,
-        ask: Ask,
+        post: Post,
         session: str,
         owner_id: str,
         turn_id: str | None,
@@ -194,7 +180,7 @@ class SessionWorkspace:
         spec: JsonObject,
     ) -> None:
         self._workspaces = workspaces
-        self._ask = ask
+        self._post = post
         self._session = session
         self._owner_id = owner_id
         self._turn_id = turn_id
@@ -256,7 +242,7 @@ class SessionWorkspace:
             return
         run = {"run_id": self._run_id} if self._run_id else {}
         self._workspaces.claim(
-            self._ask,
+            self._post,
             [
                 EventParams(session_id=self._owner_id, turn_id=self._turn_id, type=kind, payload=payload, **run)
                 for payload in payloads
@@ -270,11 +256,30 @@ class _Refused:
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
 
+    def then(self, told: Callable[[Outcome | SandboxError], None]) -> None:
+        told(self._outcome)
+
     async def outcome(self) -> Outcome:
         return self._outcome
 
     def abort(self) -> None:
         """Nothing runs."""
+
+
+def report_on_the_wire(report: Report) -> JsonObject:
+    """A strict Runtime takes these members and no other: what lives in the pod is told as probes of its own."""
+    probes = [_probe("local", report.alive)]
+    probes += [_probe(f"process:{process.pid}", True, _in_words(process)) for process in report.processes]
+    if report.more:
+        probes.append(_probe("processes", True, f"{report.more} more"))
+    return {
+        "preference": "auto",
+        "backend": "local",
+        "isolation": "container",
+        "reason": "the sandbox is this pod",
+        "probes": probes,
+        "defaultImage": "",
+    }
 
 
 def _probe(name: str, available: bool, reason: str | None = None) -> JsonObject:

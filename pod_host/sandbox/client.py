@@ -99,8 +99,11 @@ class Pending:
         self._waiters: set[asyncio.Future[Outcome]] = set()
 
     def then(self, told: Callable[[Outcome | SandboxError], None]) -> None:
-        """``told`` hears how it ends, before whoever waits for it does. To be called at once."""
-        self._then.append(told)
+        """``told`` hears how it ends: in the order of these calls, and before whoever waits for it does."""
+        if self._end is None:
+            self._then.append(told)
+        else:
+            told(self._end)
 
     async def outcome(self) -> Outcome:
         """How it ended. Raises ``WorkerLost``: what it did is unknown."""
@@ -193,19 +196,17 @@ class Sandbox:
             call.abort()
             raise
 
+    def look(self, told: Callable[[Report], None]) -> None:
+        """``told`` gets a report, soon or at once."""
+        if self._connected:
+            self._submit({"do": "report"}, b"").then(lambda end: told(_report(end)))
+        else:
+            told(Report(alive=False))
+
     async def report(self) -> Report:
-        if not self._connected:
-            return Report(alive=False)
-        try:
-            outcome = await self._submit({"do": "report"}, b"").outcome()
-        except WorkerLost:
-            return Report(alive=False)
-        assert isinstance(outcome, Completed)
-        said = outcome.output
-        processes = tuple(
-            SandboxProcess(pid, command, session, tuple(ports)) for pid, command, session, ports in said["processes"]
-        )
-        return Report(True, said["pid"], said["zygote"], said["uid"], said["abi"], processes, said["more"])
+        answer: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
+        self.look(lambda report: None if answer.done() else answer.set_result(report))
+        return await answer
 
     def _submit(self, header: Header, body: bytes) -> Pending:
         identifier = next(self._identifiers)
@@ -330,6 +331,17 @@ class Sandbox:
         pending = self._pending.pop(header["id"], None)
         if pending is not None:
             pending._settle(_outcome(header, body))
+
+
+def _report(end: Outcome | SandboxError) -> Report:
+    if isinstance(end, SandboxError):
+        return Report(alive=False)
+    assert isinstance(end, Completed)
+    said = end.output
+    processes = tuple(
+        SandboxProcess(pid, command, session, tuple(ports)) for pid, command, session, ports in said["processes"]
+    )
+    return Report(True, said["pid"], said["zygote"], said["uid"], said["abi"], processes, said["more"])
 
 
 def _outcome(header: Header, body: memoryview) -> Outcome:

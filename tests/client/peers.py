@@ -12,7 +12,7 @@ from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
 
-from pod_host.client import Channel
+from pod_host.client import Channel, OnRequest, Served
 from pod_host.contract.base import JsonObject, Wire
 
 TOKEN = "host-token-0123456789"
@@ -171,8 +171,30 @@ async def until_closed(core: Core) -> None:
     await core.socket.wait_closed()
 
 
-async def refuse_requests(method: str, params: Any) -> JsonObject:
-    raise AssertionError(f"unasked: {method}")
+def refuse_requests(served: Served) -> None:
+    raise AssertionError(f"unasked: {served.method}")
+
+
+def in_task(serve: Callable[[str, Any], Awaitable[Wire | JsonObject]]) -> OnRequest:
+    """Serve each request by a task, which is cancelled when nobody wants the answer any more."""
+
+    def begin(served: Served) -> None:
+        task = asyncio.ensure_future(serve(served.method, served.params))
+        task.add_done_callback(lambda task: _answer(served, task))
+        served.stop = task.cancel
+
+    return begin
+
+
+def _answer(served: Served, task: asyncio.Future[Wire | JsonObject]) -> None:
+    if task.cancelled():
+        return
+    fault = task.exception()
+    if fault is None:
+        served.answer(task.result())
+    else:
+        assert isinstance(fault, Exception)
+        served.fail(fault)
 
 
 def ignore(method: str, params: Wire) -> None:

@@ -12,7 +12,7 @@ from pod_host.contract.base import Empty, JsonObject, Wire
 from pod_host.contract.effects import OutcomeParams
 from pod_host.contract.work import Cancel, RenewResult, RunParams
 from pod_host.errors import ContractViolation, RuntimeRefusal, SandboxError
-from tests.client.peers import TOKEN, Core, channel, core, until_closed
+from tests.client.peers import TOKEN, Core, channel, core, in_task, until_closed
 
 RUN = RunParams(run_id="r1")
 
@@ -134,7 +134,7 @@ async def test_requests_of_both_ends_may_have_equal_ids() -> None:
         await peer.say({"t": "res", "id": 1, "ok": True, "r": {"ok": True}})
         await until_closed(peer)
 
-    async with core(behaviour) as listener, channel(listener.url, on_request=serve) as ours:
+    async with core(behaviour) as listener, channel(listener.url, on_request=in_task(serve)) as ours:
         assert (await ours.request("lease.renew", RUN)).ok is True
     assert heard == [{"t": "res", "id": 1, "ok": True, "r": {"served": "workspace.read", "was": 5}}]
 
@@ -158,7 +158,7 @@ async def test_what_a_handler_raises_crosses_as_a_code_of_the_contract(fault: Ex
         await peer.say({"t": "req", "id": 3, "m": "workspace.read", "p": {}})
         answers.append(await peer.hear())
 
-    async with core(behaviour) as listener, channel(listener.url, on_request=serve) as ours:
+    async with core(behaviour) as listener, channel(listener.url, on_request=in_task(serve)) as ours:
         await ours.wait_closed()
     assert answers == [{"t": "res", "id": 3, "ok": False, "e": {"code": code, "message": text}}]
 
@@ -201,7 +201,7 @@ async def test_an_abort_cancels_the_handler_which_still_answers() -> None:
         await peer.say({"t": "abort", "id": 1})
         answers.append(await peer.hear())
 
-    async with core(behaviour) as listener, channel(listener.url, on_request=serve) as ours:
+    async with core(behaviour) as listener, channel(listener.url, on_request=in_task(serve)) as ours:
         await ours.wait_closed()
     assert cancelled.is_set()
     assert [answer["e"]["code"] for answer in answers] == ["unavailable", "unavailable"]
@@ -222,7 +222,7 @@ async def test_the_end_of_the_connection_cancels_handlers() -> None:
         await peer.say({"t": "req", "id": 1, "m": "workspace.exec", "p": {}})
         await begun.wait()
 
-    async with core(behaviour) as listener, channel(listener.url, on_request=serve) as ours:
+    async with core(behaviour) as listener, channel(listener.url, on_request=in_task(serve)) as ours:
         await ours.wait_closed()
         await cancelled.wait()
 

@@ -98,6 +98,7 @@ async def test_a_connection_cut_in_the_middle_of_a_frame_is_lost() -> None:
     ("said", "code", "reason"),
     [
         (b"{}", 1007, "Harness API frames are JSON text"),
+        ([b"{", b"}"], 1007, "Harness API frames are JSON text"),
         ("{", 1007, "Harness API frames are JSON text"),
         ("", 1007, "Harness API frames are JSON text"),
         ('{"t":"ping","at":NaN}', 1007, "Harness API frames are JSON text"),
@@ -109,7 +110,7 @@ async def test_a_connection_cut_in_the_middle_of_a_frame_is_lost() -> None:
         ("null", 1000, "invalid frame: "),
     ],
 )
-async def test_a_malformed_frame_closes_the_connection(said: str | bytes, code: int, reason: str) -> None:
+async def test_a_malformed_frame_closes_the_connection(said: str | bytes | list[bytes], code: int, reason: str) -> None:
     ends: list[tuple[int | None, str | None]] = []
 
     async def behaviour(peer: Core) -> None:

@@ -13,7 +13,7 @@ from pod_host.contract.effects import OutcomeParams
 from pod_host.contract.work import RunParams
 from pod_host.errors import RuntimeRefusal
 from pod_host.limits import MIB
-from tests.client.peers import Core, channel, core, until_closed
+from tests.client.peers import Core, channel, core, in_task, until_closed
 
 RUN = RunParams(run_id="r1")
 COMPLETED = {"status": "completed"}
@@ -120,7 +120,7 @@ async def test_an_answer_over_64_mib_crosses_as_a_refusal() -> None:
         await peer.say({"t": "req", "id": 1, "m": "workspace.read", "p": {}})
         answers.append(await peer.hear())
 
-    async with core(behaviour) as listener, channel(listener.url, on_request=serve) as ours:
+    async with core(behaviour) as listener, channel(listener.url, on_request=in_task(serve)) as ours:
         await ours.wait_closed()
     [answer] = answers
     assert (answer["ok"], answer["e"]["code"]) == (False, "limit_exceeded")

@@ -166,7 +166,7 @@ def test_a_cancel_with_an_unknown_member_reaches_a_host() -> None:
     assert host().receive(said) == [rpc.Deliver("cancel", Cancel(run_id="r1", reason="deadline"))]
 
 
-@pytest.mark.parametrize("heard", [b'{"t":"ping"}', "", "nonsense", "[" * 100_000, "NaN"])
+@pytest.mark.parametrize("heard", [b'{"t":"\xff"}', b"\xed\xa0\x80", "", "nonsense", "[" * 100_000, "NaN"])
 def test_what_is_no_json_text_closes_with_1007(heard: str | bytes) -> None:
     assert host().receive(heard) == [rpc.Close(1007, "Harness API frames are JSON text")]
 

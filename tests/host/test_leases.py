@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pod_host.client import Channel, Run
+from pod_host.client import Channel, Run, Served
 from pod_host.client.retry import no_waiting
 from pod_host.contract.base import Wire
 from pod_host.contract.turn_start import TurnStart
@@ -68,8 +68,8 @@ async def lease(core: Core) -> AsyncIterator[Callable[..., Any]]:
             assert isinstance(params, Cancel)
             hearing[0].cancel(params)
 
-        async def serve(method: str, params: Any) -> dict[str, Any]:
-            return {}
+        def serve(served: Served) -> None:
+            served.answer({})
 
         core.epoch = 1
         channel = await Channel.connect(core.url, "host-1-1", tls=None, on_request=serve, on_message=hear)

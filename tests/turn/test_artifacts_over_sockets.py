@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from pod_host.client import Channel, Gates, Run
+from pod_host.client import Channel, Gates, Run, Served
 from pod_host.contract.base import Empty, JsonObject
 from pod_host.contract.turn_start import HarnessLimits, ModelDescriptor, TurnStart
 from pod_host.contract.work import HelloParams, LeaseResult
@@ -36,8 +36,8 @@ async def turns(world: World, box: Box) -> AsyncIterator[Any]:
     """Gives what leases one run and runs its turn to the end."""
     await world.pod.join()
 
-    async def serve(method: str, params: Any) -> JsonObject:
-        raise AssertionError(method)
+    def serve(served: Served) -> None:
+        raise AssertionError(served.method)
 
     url = world.runtime.status()["urls"]["harness"]
     channel = await Channel.connect(

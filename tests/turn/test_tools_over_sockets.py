@@ -7,9 +7,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
-from pod_host.client import Channel, Gates, Run
+from pod_host.client import Channel, Gates, Run, Served
 from pod_host.contract.base import Empty, JsonObject
 from pod_host.contract.turn_start import TurnStart
 from pod_host.contract.work import HelloParams, LeaseResult
@@ -49,8 +48,8 @@ class Host:
 
 @asynccontextmanager
 async def host(runtime: Runtime, pod: Pod) -> AsyncIterator[Host]:
-    async def serve(method: str, params: Any) -> JsonObject:
-        raise AssertionError(method)
+    def serve(served: Served) -> None:
+        raise AssertionError(served.method)
 
     await pod.join()
     channel = await Channel.connect(

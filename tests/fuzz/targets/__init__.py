@@ -23,7 +23,7 @@ TARGETS: Final[Mapping[str, Callable[[Source], None]]] = {
 
 READERS: Final[Mapping[str, tuple[str, ...]]] = {
     "answers": ("turn/candidates.py", "turn/mcp_results.py", "client/gates.py", "client/http.py"),
-    "channel": ("client/channel.py", "client/outbox.py"),
+    "channel": ("client/channel.py", "client/outbox.py", "client/serving.py"),
     "frames": ("contract/rpc.py", "contract/frames.py", "contract/base.py", "contract/encoding.py"),
     "join": ("client/join.py", "client/http.py", "contract/hosting.py"),
     "logs": ("host/log.py",),

@@ -3,43 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Callable, Iterable
 from typing import Any
-
-from websockets.exceptions import ConnectionClosedError
 
 from pod_host.client import Channel
 from pod_host.contract.base import Empty, JsonObject, Wire
 from pod_host.contract.encoding import decode
 from pod_host.contract.work import RunParams
 from pod_host.errors import RuntimeRefusal
+from tests.client.peers import in_task
 from tests.fuzz import hostile, loop
 from tests.fuzz.source import Source
 from tests.fuzz.targets import frames
 
 
 class Socket:
-    """Says what it was given, then breaks. ``loop`` and ``heard_at``: as the channel's own connection has them."""
+    """Says what it was given, then breaks: as much of the channel's own connection as the channel uses."""
 
-    def __init__(self, heard: list[str | bytes]) -> None:
+    def __init__(self, heard: list[str]) -> None:
         self.loop = asyncio.get_running_loop()
         self.heard_at = self.loop.time()
+        self.room = asyncio.Event()
+        self.room.set()
+        self.writable = True
         self.transport = self
         self._heard = heard
         self.sent: list[bytes] = []
 
-    async def recv(self) -> str | bytes:
-        await asyncio.sleep(0)
-        if not self._heard:
-            await asyncio.sleep(1)
-            raise ConnectionClosedError(None, None)
-        return self._heard.pop(0)
+    def listen(self, hear: Callable[[bytes, bool], None], lose: Callable[[str], None], go_on: object) -> None:
+        self._saying = asyncio.create_task(self._say_all(hear, lose))
 
-    async def send(self, message: bytes | AsyncIterable[memoryview], text: bool) -> None:
+    async def _say_all(self, hear: Callable[[bytes, bool], None], lose: Callable[[str], None]) -> None:
+        for message in self._heard:
+            await asyncio.sleep(0)
+            hear(message.encode("utf-8", "surrogatepass"), True)
+        await asyncio.sleep(1)
+        lose("it broke")
+
+    def say(self, texts: Iterable[bytes]) -> None:
+        for text in texts:
+            decode(text)
+            self.sent.append(text)
+
+    async def send(self, message: AsyncIterable[memoryview], text: bool) -> None:
         assert text
-        whole = message if isinstance(message, bytes) else b"".join([bytes(piece) async for piece in message])
-        decode(whole)
-        self.sent.append(whole)
+        self.say([b"".join([bytes(piece) async for piece in message])])
 
     async def close(self, code: int, reason: str) -> None:
         assert len(reason.encode()) <= 123, "a closing frame holds no more"
@@ -48,7 +56,7 @@ class Socket:
         pass
 
     def abort(self) -> None:
-        pass
+        self._saying.cancel()
 
 
 def run(source: Source) -> None:
@@ -57,7 +65,7 @@ def run(source: Source) -> None:
 
 
 async def _channel(source: Source) -> None:
-    heard: list[str | bytes] = [frames.frame(source) for _ in range(1 + source.below(6))]
+    heard = [frames.frame(source) for _ in range(1 + source.below(6))]
     size = sum(map(len, heard))
     socket: Any = Socket(heard)
 
@@ -71,7 +79,7 @@ async def _channel(source: Source) -> None:
                 await asyncio.sleep(source.below(3))
                 return {}
 
-    channel = Channel(socket, on_request, lambda method, params: None, silence_seconds=60)
+    channel = Channel(socket, in_task(on_request), lambda method, params: None, silence_seconds=60)
     asked = (("lease", Empty()), ("transcript.read", RunParams(run_id="run_1")), ("lease.renew", RunParams(run_id="r")))
     answers = await asyncio.gather(*(channel.request(*each) for each in asked), return_exceptions=True)
     for answer in answers:

@@ -1,4 +1,3 @@
-# ruff: noqa: PT017 - what is said of a refusal is a property here
 """``workspace.*`` requests, and a turn's own calls: refused, or one call with checked input and an answer that can cross."""
 
 from __future__ import annotations
@@ -9,13 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pod_host.client import OnAnswer
 from pod_host.contract.base import Json, JsonObject, Sent
 from pod_host.contract.encoding import decode, encode
 from pod_host.contract.methods import HARNESS_ASKS
 from pod_host.contract.turn_start import TurnStart
 from pod_host.contract.work import RunGrant
 from pod_host.contract.workspace import TOOLS_OF, WORKSPACE_METHODS
-from pod_host.errors import ContractViolation, RuntimeRefusal, SandboxError, WorkerLost
+from pod_host.errors import ContractViolation, PodHostError, RuntimeRefusal, SandboxError, WorkerLost
 from pod_host.host.workspace import Workspaces, outcome_on_the_wire
 from pod_host.sandbox import (
     Completed,
@@ -48,51 +48,81 @@ class Sandbox:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._told: Callable[[Outcome | SandboxError], None] = lambda _: None
 
     async def ask(self, request: Request) -> Outcome:
         return await self.submit(request).outcome()
 
-    def then(self, told: Callable[[Outcome | SandboxError], None]) -> None:
-        self._told = told
-
-    def submit(self, request: Request) -> Sandbox:
+    def submit(self, request: Request) -> Call:
         header, body = encode_request(request)
         frames.encode({**header, "id": 1}, body)
-        self._tool = request.tool if isinstance(request, ToolCall) else ""
-        return self
+        if self._source.below(8) == 1:
+            raise SandboxError("The sandbox is stopped.")
+        return Call(self._source, request.tool if isinstance(request, ToolCall) else "")
 
-    async def outcome(self) -> Outcome:
-        try:
-            end = self._end()
-        except SandboxError as fault:
-            self._told(fault)
-            raise
-        self._told(end)
-        return end
-
-    def _end(self) -> Outcome:
-        match self._source.below(8):
-            case 1:
-                return Failed("sandbox.not_found", hostile.text(self._source))
-            case 2:
-                raise WorkerLost("it died")
-            case 3:
-                raise SandboxError("The sandbox is stopped.")
-        if self._tool == "bash":
-            code, timed_out = pick(self._source, ((0, False), (130, False), (124, True)))
-            return Completed({"exitCode": code, "stdout": "", "stderr": "", "timedOut": timed_out})
-        return Completed({})
-
-    def abort(self) -> None:
-        pass
-
-    async def report(self) -> Report:
+    def look(self, told: Callable[[Report], None]) -> None:
         living = [
             SandboxProcess(number, hostile.text(self._source), "ses_1", (8080,) * self._source.below(3))
             for number in range(self._source.below(4))
         ]
-        return Report(self._source.below(4) != 1, pid=1, processes=tuple(living), more=self._source.below(3))
+        told(Report(self._source.below(4) != 1, pid=1, processes=tuple(living), more=self._source.below(3)))
+
+
+class Call:
+    """Ends in the next turn of the event loop. How is chosen before: a source that has no more to choose from raises."""
+
+    def __init__(self, source: Source, tool: str) -> None:
+        self._then: list[Callable[[Outcome | SandboxError], None]] = []
+        self._ended: asyncio.Future[Outcome | SandboxError] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(self._end, self._choose(source, tool))
+
+    def then(self, told: Callable[[Outcome | SandboxError], None]) -> None:
+        self._then.append(told)
+
+    async def outcome(self) -> Outcome:
+        end = await self._ended
+        if isinstance(end, SandboxError):
+            raise end
+        return end
+
+    def abort(self) -> None:
+        pass
+
+    def _end(self, end: Outcome | SandboxError) -> None:
+        for told in self._then:
+            told(end)
+        self._ended.set_result(end)
+
+    def _choose(self, source: Source, tool: str) -> Outcome | SandboxError:
+        match source.below(8):
+            case 1:
+                return Failed("sandbox.not_found", hostile.text(source))
+            case 2:
+                return WorkerLost("it died")
+        if tool == "bash":
+            code, timed_out = pick(source, ((0, False), (130, False), (124, True)))
+            return Completed({"exitCode": code, "stdout": "", "stderr": "", "timedOut": timed_out})
+        return Completed({})
+
+
+class Served:
+    """A request of the Runtime, as the channel hands it over."""
+
+    def __init__(self, method: str, params: Json) -> None:
+        self.method = method
+        self.params = params
+        self.stop: Callable[[], object] = lambda: None
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def answer(self, result: JsonObject) -> None:
+        encode(result)
+        self.over.set_result(None)
+
+    def fail(self, fault: Exception) -> None:
+        if isinstance(fault, RuntimeRefusal):
+            assert fault.code in ("invalid", "unavailable"), fault
+        else:
+            assert isinstance(fault, SandboxError)
+        self.over.set_result(None)
 
 
 def run(source: Source) -> None:
@@ -130,27 +160,27 @@ async def _served(source: Source, method: str, params: Json, start: TurnStart | 
         )
 
     workspaces = Workspaces(sandbox, environment, Path("/skills"))
+    refuses = source.below(4) == 1
 
-    async def ask(method: str, claim: Sent) -> object:
+    def post(method: str, claim: Sent, on_answer: OnAnswer) -> None:
         HARNESS_ASKS[method].read_params(decode(encode(claim.wire())))
-        if source.below(4) == 1:
-            raise RuntimeRefusal("invalid", "no such session")
-        return {}
+        on_answer(RuntimeRefusal("invalid", "no such session") if refuses else {})
 
     if start is not None:
-        await _of_a_turn(source, workspaces, ask, start, params)
+        await _of_a_turn(source, workspaces, post, start, params)
         return
     for _ in range(1 + source.below(2)):
+        served: Any = Served(method, params)
         try:
-            encode(await workspaces.serve(ask, method, params))
-        except RuntimeRefusal as refusal:
-            assert refusal.code in ("invalid", "internal", "unavailable"), refusal
-    await asyncio.sleep(0)  # the claims go out
+            workspaces.serve(post, served)
+        except PodHostError as fault:
+            served.fail(fault)
+        await served.over
 
 
-async def _of_a_turn(source: Source, workspaces: Workspaces, ask: Any, start: TurnStart, tool_input: Json) -> None:
+async def _of_a_turn(source: Source, workspaces: Workspaces, post: Any, start: TurnStart, tool_input: Json) -> None:
     """A turn's own calls: the same sandbox by another door."""
-    run: Any = _Run(ask)
+    run: Any = _Run(post)
     session = workspaces.of_run(run, start)
     if session is None:
         return
@@ -166,7 +196,6 @@ async def _of_a_turn(source: Source, workspaces: Workspaces, ask: Any, start: Tu
         assert session.has_skill("s")
     except SandboxError:
         pass
-    await asyncio.sleep(0)
 
 
 class _Run:
@@ -179,5 +208,5 @@ class _Run:
         token_expires_at=datetime(2030, 1, 1, tzinfo=UTC),
     )
 
-    def __init__(self, ask: Any) -> None:
-        self.request = ask
+    def __init__(self, post: Any) -> None:
+        self.post = post
