@@ -65,7 +65,8 @@ def _rule(verdict: str, glob: str) -> ToolRule:
     return ToolRule("deny" if verdict == "deny" else "ask", tool, server if slash else None)
 
 
-async def _run(config: RuntimeConfig) -> None:
+async def run(config: RuntimeConfig) -> None:
+    """Until SIGTERM or SIGINT."""
     runtime = Runtime(config)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -82,7 +83,7 @@ async def _run(config: RuntimeConfig) -> None:
 def main() -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     try:
-        asyncio.run(_run(_config(_options(sys.argv[1:]))))
+        asyncio.run(run(_config(_options(sys.argv[1:]))))
     except ConfigurationError as fault:
         print("\n".join(fault.faults), file=sys.stderr)
         return EXIT_CONFIGURATION

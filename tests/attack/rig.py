@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from pod_host.sandbox import kernel
 from tests.host.conftest import HostProcess, pod_environment
 from tests.host.core import Connection, Core
 from tests.sandbox.conftest import UID, eventually, processes_of
@@ -111,21 +109,16 @@ class Rig:
         around = {"uid": uid, "tasks": tasks, "cgroup": cgroup and str(cgroup)}
         init = [sys.executable, str(HERE / "init.py"), json.dumps(around)]
         environment = pod_environment(base, core.url, **variables)
-
-        def before() -> None:
-            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-
-        process = await asyncio.create_subprocess_exec(
-            *NAMESPACE, *init, *host, env={**environment, "PYTHONPATH": PYTHONPATH}, cwd=base / "cwd",
-            stderr=asyncio.subprocess.PIPE, limit=64 * 1024 * 1024, preexec_fn=before,
-        )  # fmt: skip
-        rig = cls(core, base, HostProcess(process))
+        command = [*NAMESPACE, *init, *host]
+        environment["PYTHONPATH"] = PYTHONPATH
+        process = await HostProcess.start(*command, environment=environment, directory=base / "cwd")
+        rig = cls(core, base, process)
         try:
             yield rig
         finally:
-            if process.returncode is None:
-                process.kill()
-            await rig.process.ended()
+            if process.process.returncode is None:
+                process.process.kill()
+            await process.ended()
 
     async def connect(self, number: int = 1) -> None:
         connected = asyncio.ensure_future(self.core.connected(number))

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from pod_host.contract.base import Json, JsonObject
+from tests.loopback import on_loopback
 
 
 class FakeNorth:
@@ -82,13 +83,8 @@ async def fake_north() -> AsyncIterator[FakeNorth]:
     north = FakeNorth()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", north.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    host, port = runner.addresses[0][:2]
-    north.url = f"http://{host}:{port}"
-    try:
-        yield north
-    finally:
-        north.close()
-        await runner.cleanup()
+    async with on_loopback(app) as north.url:
+        try:
+            yield north
+        finally:
+            north.close()

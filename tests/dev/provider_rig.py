@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from pod_host.contract.base import JsonObject
+from tests.loopback import on_loopback
 
 
 @dataclass
@@ -39,16 +40,8 @@ async def provider(*answers: web.Response | BaseException) -> AsyncIterator[Prov
     served = Provider(answers=list(answers))
     app = web.Application()
     app.router.add_post("/{path:.*}", served.handle)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    served.url = f"http://{host}:{port}"
-    try:
+    async with on_loopback(app) as served.url:
         yield served
-    finally:
-        await runner.cleanup()
 
 
 def refusal(status: int, body: JsonObject, **headers: str) -> web.Response:

@@ -18,6 +18,7 @@ from mcp_types import CallToolResult, ImageContent, TextContent, ToolAnnotations
 
 from pod_host.contract.base import Json, JsonObject
 from tests.dev.harness import WAIT
+from tests.loopback import on_loopback
 
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 PIXEL = (
@@ -202,12 +203,6 @@ async def endpoint() -> AsyncIterator[Endpoint]:
     made = Endpoint()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", made.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    host, port = runner.addresses[0][:2]
-    made.url = f"http://{host}:{port}/tool"
-    try:
+    async with on_loopback(app) as url:
+        made.url = f"{url}/tool"
         yield made
-    finally:
-        await runner.cleanup()

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,8 +24,10 @@ def main() -> None:
     parser.add_argument("--allow-host", action="append", default=[])
     options = parser.parse_args()
     follow(options.clock, "jwt.api_jwt")
+    from pod_host.dev.__main__ import run  # after the clock: what it imports reads it
+
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    asyncio.run(_run(_config(options)))
+    asyncio.run(run(_config(options)))
 
 
 def _config(options: argparse.Namespace) -> Any:
@@ -56,20 +56,6 @@ def _config(options: argparse.Namespace) -> Any:
             lease=LEASE_SECONDS, token=TOKEN_SECONDS, ping=2.0, silence=6.0, advance=60.0, mcp_idle=2.0, outcome=30.0
         ),
     )
-
-
-async def _run(config: Any) -> None:
-    from pod_host.dev.runtime import Runtime
-
-    runtime = Runtime(config)
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    await runtime.start()
-    try:
-        print(json.dumps(runtime.status()), flush=True)
-        await stopped.wait()
-    finally:
-        await runtime.stop()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from typing import Final, Literal
 
 import aiohttp
 
+from tests.endurance.between import Between
+
 Trouble = Literal["late", "twice", "never", "swallowed", "reset", "busy"]
 """``late``: answered after a while. ``twice``: asked twice at once, and its answer comes twice. ``never``: the gate hears of
 it, nobody hears of its answer. ``swallowed``: not even the gate hears of it. ``reset``: the connection breaks once it was
@@ -18,57 +20,34 @@ answered. ``busy``: a 503 in the gate's stead."""
 _HOP: Final = {"connection", "content-length", "keep-alive", "transfer-encoding"}
 
 
-class GateRelay:
-    """``upstream``: the gates' port on loopback."""
-
+class GateRelay(Between):
     def __init__(self) -> None:
-        self.upstream = 0
-        self.port = 0
+        super().__init__()
         self._troubles: deque[tuple[Trouble, float]] = deque()
-        self._server: asyncio.Server | None = None
         self._http: aiohttp.ClientSession
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, address: str) -> None:
         connector = aiohttp.TCPConnector(force_close=True, limit=0)
         self._http = aiohttp.ClientSession(connector=connector, auto_decompress=False)
-        self._server = await asyncio.start_server(self._connected, address, 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        await super().start(address)
 
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await super().stop()
         await self._http.close()
 
     def trouble(self, kind: Trouble, calls: int, seconds: float) -> None:
         """The next ``calls`` calls meet it."""
         self._troubles.extend([(kind, seconds)] * calls)
 
-    @property
-    def connections(self) -> int:
-        """That are open: the host keeps those that it may need again, and closes them when it next needs one."""
-        return len(self._tasks)
-
     def heal(self) -> None:
         self._troubles.clear()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            while await self._serve(reader, writer):
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(aiohttp.ClientError):  # the gate went: the connection of the host breaks with it
+            while await self._serve_one(reader, writer):
                 continue
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError, aiohttp.ClientError):
-            pass  # an end went: the connection of the host breaks with it
-        finally:
-            self._tasks.discard(task)
-            writer.transport.abort()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """One request; whether the connection goes on."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         request, *lines = head.rstrip("\r\n").split("\r\n")

@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from pod_host.sandbox import kernel
 from tests.attack.rig import PYTHONPATH, cmdline, interpreter
+from tests.ending import end_with_us
 from tests.endurance import network
 from tests.endurance.clock import Offsets
 from tests.sandbox.conftest import UID, processes_of
@@ -126,7 +126,7 @@ class Pod:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": PYTHONPATH},
-            preexec_fn=lambda: kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL),
+            preexec_fn=end_with_us,
         )
         self._listening = asyncio.create_task(self._listen())
 

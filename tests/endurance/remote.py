@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from tests.dev.tool_rig import Books, mcp_server
+from tests.loopback import on_loopback
 
 
 @dataclass
@@ -40,12 +41,6 @@ async def remote_tools() -> AsyncIterator[Remote]:
     remote = Remote()
     app = web.Application()
     app.router.add_post("/order", remote._order)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    remote.order_url = f"http://127.0.0.1:{runner.addresses[0][1]}/order"
-    try:
-        async with mcp_server(remote.books) as remote.library_url:
-            yield remote
-    finally:
-        await runner.cleanup()
+    async with on_loopback(app) as url, mcp_server(remote.books) as remote.library_url:
+        remote.order_url = f"{url}/order"
+        yield remote

@@ -14,8 +14,8 @@ from pathlib import Path
 import aiohttp
 
 from pod_host.contract.base import Json, JsonObject
-from pod_host.sandbox import kernel
 from tests.attack.rig import PYTHONPATH
+from tests.ending import end_with_us
 from tests.endurance.clock import Offsets
 
 HERE = Path(__file__).parent
@@ -61,7 +61,7 @@ class Runtime:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": PYTHONPATH},
-                preexec_fn=lambda: kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL),
+                preexec_fn=end_with_us,
             )
         assert self.process.stdout is not None
         async with asyncio.timeout(READY_SECONDS):

@@ -13,35 +13,20 @@ from websockets.protocol import Protocol, Side, State
 
 from pod_host.contract.base import JsonObject
 from pod_host.contract.encoding import decode
+from tests.endurance.between import Between
 from tests.endurance.witness import Conversation, Witness
 
 Direction = Literal["to core", "to host"]
 PIECE: Final = 64 * 1024
 
 
-class Wire:
-    """``upstream``: the listener's port on loopback, known once core runs."""
-
+class Wire(Between):
     def __init__(self, witness: Witness) -> None:
-        self.upstream = 0
-        self.port = 0
+        super().__init__()
         self._witness = witness
         self._cuts: dict[Direction, list[int]] = {"to core": [], "to host": []}
         self._flows = asyncio.Event()
         self._flows.set()
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def start(self, address: str) -> None:
-        self._server = await asyncio.start_server(self._connected, address, 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self, direction: Direction, pieces: int) -> None:
         """After so many more pieces, half of one is passed on and the connection is gone."""
@@ -59,19 +44,7 @@ class Wire:
             cuts.clear()
         self._flows.set()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            await self._relay(reader, writer)
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # either end went, or the run is over
-        finally:
-            self._tasks.discard(task)
-            writer.transport.abort()
-
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         core_reader, core_writer = await asyncio.open_connection("127.0.0.1", self.upstream)
         talk = Conversation(self._witness)
         ways = [

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
-from pod_host.sandbox import kernel
+from tests.ending import end_with_us
 from tests.host.core import Core, Watched
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -67,6 +69,18 @@ class HostProcess:
         self.other_lines: list[str] = []
         self._reading = asyncio.create_task(self._read())
 
+    @classmethod
+    async def start(cls, *command: str, environment: dict[str, str], directory: Path) -> HostProcess:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env=environment,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=directory,
+            limit=64 * 1024 * 1024,  # a line of its log
+            preexec_fn=end_with_us,
+        )
+        return cls(process)
+
     async def _read(self) -> None:
         assert self.process.stderr is not None
         async for line in self.process.stderr:
@@ -102,11 +116,6 @@ class HostProcess:
         return "".join([json.dumps(event) + "\n" for event in self.events.all] + self.other_lines)
 
 
-def _end_with_us() -> None:
-    """A test run that is killed for its time leaves no host behind."""
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 StartHost = Callable[..., Any]
 
 
@@ -116,18 +125,9 @@ async def start_host(pod: Path, core: Core) -> AsyncIterator[StartHost]:
     hosts: list[HostProcess] = []
 
     async def start(**variables: str) -> HostProcess:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "pod_host",
-            "run",
-            env=pod_environment(pod, core.url, **variables),
-            stderr=asyncio.subprocess.PIPE,
-            cwd=Path(__file__).parents[2],
-            limit=64 * 1024 * 1024,
-            preexec_fn=_end_with_us,
-        )
-        host = HostProcess(process)
+        command = (sys.executable, "-m", "pod_host", "run")
+        environment = pod_environment(pod, core.url, **variables)
+        host = await HostProcess.start(*command, environment=environment, directory=ROOT)
         hosts.append(host)
         return host
 

@@ -45,6 +45,15 @@ class Host:
         turn, _ = await self.lease()
         assert await turn.run() == Reported("completed")
 
+    async def leave_within(self, began: asyncio.Event) -> None:
+        """A turn that is stopped, as by SIGTERM, when ``began`` is set."""
+        turn, run = await self.lease()
+        running = asyncio.create_task(turn.run())
+        await asyncio.wait_for(began.wait(), WAIT)
+        turn.stop("shutdown")
+        assert await running == Released("shutdown")
+        await run.release("shutdown")
+
 
 @asynccontextmanager
 async def host(runtime: Runtime, pod: Pod) -> AsyncIterator[Host]:
@@ -130,12 +139,7 @@ async def test_a_call_that_a_host_left_running_is_joined_by_the_next(build: Buil
         world = await build(agent(url), model=large())
         session = await begun(world, calls(("library__wait", {})))
         async with host(world.runtime, world.pod) as first:
-            turn, run = await first.lease()
-            running = asyncio.create_task(turn.run())
-            await asyncio.wait_for(books.began.wait(), WAIT)
-            turn.stop("shutdown")
-            assert await running == Released("shutdown")
-            await run.release("shutdown")
+            await first.leave_within(books.began)
         async with host(world.runtime, world.pod) as second:
             again = asyncio.create_task(second.turn())
             books.held.set()
@@ -150,12 +154,7 @@ async def test_a_call_that_a_stopped_runtime_left_is_sent_again_and_counted(buil
         world = await build(agent(url), model=large())
         session = await begun(world, calls(("library__wait", {})))
         async with host(world.runtime, world.pod) as first:
-            turn, run = await first.lease()
-            running = asyncio.create_task(turn.run())
-            await asyncio.wait_for(books.began.wait(), WAIT)
-            turn.stop("shutdown")
-            await running
-            await run.release("shutdown")
+            await first.leave_within(books.began)
             await world.runtime.stop()
         books.held.set()
         runtime = Runtime(world.config)
