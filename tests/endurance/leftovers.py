@@ -15,11 +15,10 @@ from tests.attack.rig import cmdline
 from tests.endurance.pod import Pod
 from tests.sandbox.conftest import processes_of
 
-OF_A_SHELL: Final = {"pipe": 3, "file": 1, "anon_inode": 1}  # the worker holds of each: gate, output, memory, process
+# The worker holds of each: its gate and its two streams; its memory and its stat; its pidfd.
+OF_A_SHELL: Final = {"pipe": 3, "file": 2, "anon_inode": 1}
 DESCRIPTORS_MORE: Final = 2  # than at the first rest: a renewal is on its way, say
-MEMORY_MORE_MIB: Final = (
-    128  # than at the first rest of the same life: transcripts may take 64, and freed room the rest
-)
+MEMORY_MORE_MIB: Final = 128  # than at the first rest of a life: transcripts may take 64, and freed room the rest
 MIB: Final = 1024 * 1024
 
 
