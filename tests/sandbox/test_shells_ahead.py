@@ -139,6 +139,13 @@ async def test_another_environment_or_directory_takes_another_shell(shells: Ahea
         assert completed(await box.sandbox.submit(call).outcome())["stdout"] == f"{value}\n"
 
 
+async def test_each_has_its_whole_environment_however_soon_its_script_comes(box: Box) -> None:
+    """A script that is written while the kernel still lays out the new program would take the variables' place."""
+    for number in range(1000):
+        call = ToolCall("one", "bash", {"command": "echo $NUMBER"}, {**box.environment, "NUMBER": str(number)})
+        assert completed(await box.sandbox.submit(call).outcome())["stdout"] == f"{number}\n"
+
+
 async def test_a_directory_that_was_replaced_is_entered_anew(box: Box) -> None:
     below = box.workspace / "below"
 

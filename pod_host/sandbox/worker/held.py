@@ -34,6 +34,7 @@ _NAME: Final = b"bash"
 _BLANKS: Final = b" " * SCRIPT_BYTES
 _ARGUMENTS: Final = b"\0".join([_NAME, b"-c", _BLANKS[:64]])  # how its arguments begin in its memory
 _SCRIPT_AT: Final = len(_NAME) + len(b"\0-c\0")
+_ARGUMENTS_BYTES: Final = _SCRIPT_AT + SCRIPT_BYTES + len(b"\0")
 _GATE: Final = b"/proc/self/fd/%d" % GATE_DESCRIPTOR
 _OPEN: Final = b"exec %d<&-; unset -v BASH_ENV" % GATE_DESCRIPTOR
 _LOOKS_AT_ONCE: Final = 20  # for its arguments: they lie there some microseconds after it is said to execute
@@ -183,8 +184,8 @@ class HeldShell:
         memory = -1
         try:
             memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
-            start = watched.arguments_start
-            if os.pread(memory, len(_ARGUMENTS), start) == _ARGUMENTS:
+            start, end = watched.arguments
+            if end - start == _ARGUMENTS_BYTES and os.pread(memory, len(_ARGUMENTS), start) == _ARGUMENTS:
                 place = os.stat(f"/proc/{pid}/cwd")
                 self._memory, self._script_at, self._place = memory, start + _SCRIPT_AT, (place.st_dev, place.st_ino)
                 return True

@@ -10,7 +10,7 @@ from typing import Final
 
 _STAT_BYTES: Final = 4096
 # Fields of /proc/PID/stat from the state on, which is the third.
-_STATE, _PARENT, _PENDING_SIGNALS, _ARGUMENTS, _EXIT_CODE = 0, 1, 28, 45, 49
+_STATE, _PARENT, _PENDING_SIGNALS, _ARGUMENTS, _ARGUMENTS_END, _EXIT_CODE = 0, 1, 28, 45, 46, 49
 
 
 class Watched:
@@ -35,9 +35,11 @@ class Watched:
         return int(self._fields()[_PARENT])
 
     @property
-    def arguments_start(self) -> int:
-        """Where its arguments lie in its memory. 0: not ours to know."""
-        return int(self._fields()[_ARGUMENTS])
+    def arguments(self) -> tuple[int, int]:
+        """Where its arguments lie in its memory, from and to. Zeros: not ours to know. While a program is being executed they
+        end where they start, until the kernel has been through them: it takes the variables to be what lies behind them."""
+        fields = self._fields()
+        return int(fields[_ARGUMENTS]), int(fields[_ARGUMENTS_END])
 
     @property
     def waits_unharmed(self) -> bool:
