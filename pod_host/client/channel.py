@@ -24,7 +24,7 @@ from pod_host.client.outbox import Outbox, Outgoing, prepare
 from pod_host.client.serving import OnRequest, Serving
 from pod_host.client.socket import Socket
 from pod_host.contract import rpc
-from pod_host.contract.base import TRANSPORT_VERSION, Wire
+from pod_host.contract.base import TRANSPORT_VERSION, JsonObject, Wire
 from pod_host.contract.encoding import Utf8, encode
 from pod_host.contract.hosting import HARNESS_PATH, TRANSPORT_HEADER
 from pod_host.contract.methods import CORE_ASKS, CORE_SAYS, HARNESS_ASKS
@@ -125,13 +125,13 @@ class Channel:
             self._give_up(number, outgoing)
             raise
 
-    def post(self, method: str, params: Wire, on_answer: OnAnswer) -> None:
+    def post(self, method: str, params: JsonObject, on_answer: OnAnswer) -> None:
         """Ask, and do not wait: the request leaves with the next frame that does, or when this turn of the event loop is
-        over. ``params`` must be JSON."""
+        over. ``params``: wire JSON."""
         if self._ending.done():
             on_answer(ChannelClosed(self._ending.result().reason))
             return
-        number, frame = self._peer.request(method, params.wire())
+        number, frame = self._peer.request(method, params)
         self._waiting[number] = on_answer
         self._outbox.put(Outgoing([encode(frame)]), at_once=False)
 

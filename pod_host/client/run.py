@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from pod_host.client.channel import Channel, OnAnswer
-from pod_host.contract.base import Sent
+from pod_host.contract.base import JsonObject, Sent
 from pod_host.contract.output import OUTPUT_METHODS
 from pod_host.contract.work import ReleaseParams, ReleaseReason, RenewResult, RunGrant, RunParams
 from pod_host.errors import PodHostError, RuntimeRefusal
@@ -46,7 +46,7 @@ class Run:
             self._over, self._held = True, False
         return result
 
-    def post(self, method: str, params: Sent, on_answer: OnAnswer) -> None:
+    def post(self, method: str, params: JsonObject, on_answer: OnAnswer) -> None:
         """The same as `Channel.post`."""
 
         def heard(end: Any) -> None:

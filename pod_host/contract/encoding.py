@@ -69,17 +69,19 @@ def _left(value: Json, budget: int) -> int:
     while waiting and budget > 0:
         node = waiting.pop()
         budget -= _NODE_BYTES
+        if node is None or isinstance(node, int):
+            continue
         if isinstance(node, str):
             budget -= len(node)
+        elif isinstance(node, list | tuple):
+            if _NODE_BYTES * len(node) > budget:
+                return 0
+            waiting.extend(node)
         elif isinstance(node, Mapping):
             if 2 * _NODE_BYTES * len(node) > budget:
                 return 0
             budget -= sum(len(key) for key in node if isinstance(key, str)) + _NODE_BYTES * len(node)
             waiting.extend(node.values())
-        elif isinstance(node, list | tuple):
-            if _NODE_BYTES * len(node) > budget:
-                return 0
-            waiting.extend(node)
     return budget
 
 

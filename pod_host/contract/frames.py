@@ -11,87 +11,75 @@ as any JSON here and checked against their method elsewhere (`methods`).
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
-from pydantic import Field, TypeAdapter, ValidationError
-
-from pod_host.contract.base import HALF_A_PAIR, Json, JsonObject, Sent, Text1, first_fault
+from pod_host.contract.base import Json, JsonObject
 from pod_host.errors import PodHostError
 
 HARNESS_MAX_PAYLOAD = 64 * 1024 * 1024
 
-ErrorCode = Literal[
-    "run_not_held",
-    "turn_cancelled",
-    "ownership_lost",
-    "effect_drift",
-    "invalid",
-    "unavailable",
-    "internal",
-    "not_found",
-    "limit_exceeded",
-]
-HARNESS_ERROR_CODES: frozenset[str] = frozenset(get_args(ErrorCode))
-
-FrameId = Annotated[int, Field(gt=0, strict=True)]
-
-
-class RequestFrame(Sent):
-    any_json: ClassVar[frozenset[str]] = frozenset({"p"})
-    t: Literal["req"]
-    id: FrameId
-    m: Text1
-    p: Json
-
-
-class ErrorBody(Sent):
-    code: ErrorCode
-    message: str
-
-
-class AnswerFrame(Sent):
-    any_json: ClassVar[frozenset[str]] = frozenset({"r"})
-    t: Literal["res"]
-    id: FrameId
-    ok: Literal[True]
-    r: Json
-
-
-class RefusalFrame(Sent):
-    t: Literal["res"]
-    id: FrameId
-    ok: Literal[False]
-    e: ErrorBody
-
-
-class MessageFrame(Sent):
-    any_json: ClassVar[frozenset[str]] = frozenset({"p"})
-    t: Literal["msg"]
-    m: Text1
-    p: Json
-
-
-class AbortFrame(Sent):
-    t: Literal["abort"]
-    id: FrameId
-
-
-class PingFrame(Sent):
-    t: Literal["ping"]
-
-
-Frame: TypeAlias = RequestFrame | AnswerFrame | RefusalFrame | MessageFrame | AbortFrame | PingFrame
-
-_FRAMES: TypeAdapter[Frame] = TypeAdapter(
-    Annotated[
-        RequestFrame
-        | Annotated[AnswerFrame | RefusalFrame, Field(discriminator="ok")]
-        | MessageFrame
-        | AbortFrame
-        | PingFrame,
-        Field(discriminator="t"),
-    ]
+HARNESS_ERROR_CODES = frozenset(
+    {
+        "run_not_held",
+        "turn_cancelled",
+        "ownership_lost",
+        "effect_drift",
+        "invalid",
+        "unavailable",
+        "internal",
+        "not_found",
+        "limit_exceeded",
+    }
 )
+
+
+def _is_any(value: Json) -> bool:
+    return True
+
+
+def _is_id(value: Json) -> bool:
+    return type(value) is int and value > 0  # True is none
+
+
+def _is_text(value: Json) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+
+
+def _is_name(value: Json) -> bool:
+    return _is_text(value) and value != ""
+
+
+def _is_code(value: Json) -> bool:
+    return isinstance(value, str) and value in HARNESS_ERROR_CODES
+
+
+def _is_error(value: Json) -> bool:
+    return isinstance(value, dict) and _fault(value, _ERROR) is None
+
+
+_Members: TypeAlias = Mapping[str, tuple[Callable[[Json], bool], str]]
+"""By name: what fits, and what to say of what does not."""
+
+_ANY = _is_any, ""
+_ID = _is_id, "a whole number above 0 is needed"
+_NAME = _is_name, "a text of at least one character is needed"
+_ERROR: _Members = {"code": (_is_code, "an error code is needed"), "message": (_is_text, "a text is needed")}
+_FRAMES: Mapping[str, _Members] = {
+    "req": {"t": _ANY, "id": _ID, "m": _NAME, "p": _ANY},
+    "msg": {"t": _ANY, "m": _NAME, "p": _ANY},
+    "abort": {"t": _ANY, "id": _ID},
+    "ping": {"t": _ANY},
+}
+_ANSWERS: Mapping[bool, _Members] = {
+    True: {"t": _ANY, "id": _ID, "ok": _ANY, "r": _ANY},
+    False: {"t": _ANY, "id": _ID, "ok": _ANY, "e": (_is_error, "a code of the contract and a message are needed")},
+}
 
 
 class MalformedFrame(PodHostError):
@@ -105,16 +93,39 @@ class MalformedFrame(PodHostError):
         self.request_id = request_id
 
 
-def read_frame(value: Json) -> Frame:
-    """Check one decoded frame. Raises MalformedFrame."""
-    if isinstance(value, dict) and value.get("t") == "res" and not isinstance(value.get("ok"), bool):
-        raise MalformedFrame("ok: true or false is needed", None)  # 1 equals True, but is not it
-    try:
-        return _FRAMES.validate_python(value)
-    except ValidationError as fault:
-        raise MalformedFrame(first_fault(fault), _request_id(value)) from None
-    except UnicodeEncodeError:
-        raise MalformedFrame(HALF_A_PAIR, _request_id(value)) from None
+def read_frame(value: Json) -> JsonObject:
+    """One decoded frame as it came, once every member is as it must be. Raises MalformedFrame."""
+    fault = _frame_fault(value)
+    if fault is not None:
+        raise MalformedFrame(fault, _request_id(value))
+    frame: JsonObject = value
+    return frame
+
+
+def _frame_fault(value: Json) -> str | None:
+    if not isinstance(value, dict):
+        return "an object is needed"
+    kind = value.get("t")
+    if kind == "res":
+        if not isinstance(ok := value.get("ok"), bool):  # 1 equals True, but is not it
+            return "ok: true or false is needed"
+        return _fault(value, _ANSWERS[ok])
+    members = _FRAMES.get(kind) if isinstance(kind, str) else None
+    if members is None:
+        return f"t: one of {', '.join(_FRAMES)} and res is needed"
+    return _fault(value, members)
+
+
+def _fault(value: JsonObject, members: _Members) -> str | None:
+    """What is wrong first; None: nothing is."""
+    for name, (fits, needed) in members.items():
+        if name not in value:
+            return f"{name} is missing"
+        if not fits(value[name]):
+            return f"{name}: {needed}"
+    if len(value) > len(members):
+        return f'Unrecognized key: "{next(name for name in value if name not in members)}"'
+    return None
 
 
 def _request_id(value: Json) -> int | float | None:

@@ -125,46 +125,48 @@ class Peer:
             if fault.request_id is not None:
                 return [Send(frames.refusal(fault.request_id, "invalid", str(fault)))]
             return [Close(1000, close_reason(f"invalid frame: {fault}"))]
-        if isinstance(frame, frames.RequestFrame):
-            return [self._requested(frame)]
-        if isinstance(frame, frames.AnswerFrame | frames.RefusalFrame):
-            return self._answered(frame)
-        if isinstance(frame, frames.MessageFrame):
-            return self._told(frame)
-        if isinstance(frame, frames.AbortFrame):
-            return [GiveUp(frame.id)] if frame.id in self._serving else []
-        return []  # a ping: that it was heard is all of it
+        match frame["t"]:
+            case "req":
+                return [self._requested(frame["id"], frame["m"], frame["p"])]
+            case "res":
+                return self._answered(frame["id"], frame)
+            case "msg":
+                return self._told(frame["m"], frame["p"])
+            case "abort":
+                return [GiveUp(frame["id"])] if frame["id"] in self._serving else []
+            case _:
+                return []  # a ping: that it was heard is all of it
 
-    def _requested(self, frame: frames.RequestFrame) -> Event:
-        if frame.id in self._serving:
-            return Send(frames.refusal(frame.id, "invalid", f"Request {frame.id} is still being served"))
-        method = self._serves.get(frame.m)
+    def _requested(self, number: int, name: str, params: Json) -> Event:
+        if number in self._serving:
+            return Send(frames.refusal(number, "invalid", f"Request {number} is still being served"))
+        method = self._serves.get(name)
         if method is None:
-            return Send(frames.refusal(frame.id, "invalid", f"Unknown {frame.m} request"))
+            return Send(frames.refusal(number, "invalid", f"Unknown {name} request"))
         try:
-            params = method.read_params(frame.p)
+            params = method.read_params(params)
         except ContractViolation as fault:
-            return Send(frames.refusal(frame.id, "invalid", str(fault)))
-        self._serving[frame.id] = method
-        return Serve(frame.id, frame.m, params)
+            return Send(frames.refusal(number, "invalid", str(fault)))
+        self._serving[number] = method
+        return Serve(number, name, params)
 
-    def _answered(self, frame: frames.AnswerFrame | frames.RefusalFrame) -> list[Event]:
-        method = self._pending.pop(frame.id, None)
+    def _answered(self, number: int, frame: JsonObject) -> list[Event]:
+        method = self._pending.pop(number, None)
         if method is None:
             return []
-        if isinstance(frame, frames.RefusalFrame):
-            return [Settle(frame.id, refusal=RuntimeRefusal(frame.e.code, frame.e.message))]
+        if not frame["ok"]:
+            return [Settle(number, refusal=RuntimeRefusal(frame["e"]["code"], frame["e"]["message"]))]
         try:
-            return [Settle(frame.id, result=method.read_result(frame.r))]
+            return [Settle(number, result=method.read_result(frame["r"]))]
         except ContractViolation as fault:
-            return [Settle(frame.id, refusal=RuntimeRefusal("invalid", str(fault)))]
+            return [Settle(number, refusal=RuntimeRefusal("invalid", str(fault)))]
 
-    def _told(self, frame: frames.MessageFrame) -> list[Event]:
-        kind = self._hears.get(frame.m)
+    def _told(self, name: str, params: Json) -> list[Event]:
+        kind = self._hears.get(name)
         if kind is None:
             return []
         try:
-            return [Deliver(frame.m, kind.read(frame.p))]
+            return [Deliver(name, kind.read(params))]
         except ContractViolation:
             return []  # the contract: a message that does not fit its schema is dropped
 

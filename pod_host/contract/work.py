@@ -9,6 +9,7 @@ from pydantic import Field
 from pod_host.contract.base import Count, Id, Json, JsonObject, Moment, Received, Sent, Text1
 
 ReleaseReason = Literal["shutdown", "ownership.lost", "connection.lost"]
+EventKind = Literal["sandbox.state", "sandbox.exec", "artifact.export.skipped", "artifact.export.failed"]
 CancelReason = Literal["cancel", "shutdown", "deadline", "ownership.lost"]
 
 
@@ -89,9 +90,17 @@ class EventParams(Sent):
     run_id: Id | None = None
     session_id: Id
     turn_id: Id | None
-    type: Literal["sandbox.state", "sandbox.exec", "artifact.export.skipped", "artifact.export.failed"]
+    type: EventKind
     payload: JsonObject
     record: JsonObject | None = None
+
+
+def event_params(
+    kind: EventKind, payload: JsonObject, *, session_id: str, turn_id: str | None, run_id: str | None
+) -> JsonObject:
+    """`EventParams` on the wire, of ids that were read before: made beside every call, it is not checked again."""
+    run = {} if run_id is None else {"runId": run_id}
+    return {**run, "sessionId": session_id, "turnId": turn_id, "type": kind, "payload": payload}
 
 
 class DefinitionFileParams(Sent):

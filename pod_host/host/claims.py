@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from pod_host.client import OnAnswer
-from pod_host.contract.base import JsonObject, Sent
-from pod_host.contract.work import EventParams
+from pod_host.contract.base import JsonObject
 from pod_host.errors import PodHostError
 from pod_host.host.log import get_log
 from pod_host.sandbox.outcomes import Completed, Failed, Outcome
@@ -20,7 +19,7 @@ _OUTSTANDING = 256  # claims without an answer; more are dropped rather than kep
 
 log = get_log()
 
-Post: TypeAlias = Callable[[str, Sent, OnAnswer], None]
+Post: TypeAlias = Callable[[str, JsonObject, OnAnswer], None]
 """`client.Run.post` for a run's claims, `client.Channel.post` for those of a workspace request."""
 
 
@@ -30,18 +29,18 @@ class Claims:
     def __init__(self) -> None:
         self._unanswered = 0
 
-    def send(self, post: Post, claims: Sequence[EventParams]) -> None:
-        """In their order, and before anything that is sent after them."""
+    def send(self, post: Post, claims: Sequence[JsonObject]) -> None:
+        """`EventParams` on the wire. In their order, and before anything that is sent after them."""
         for claim in claims:
             if self._unanswered >= _OUTSTANDING:
                 return
             self._unanswered += 1
             post("event", claim, partial(self._answered, claim))
 
-    def _answered(self, claim: EventParams, end: Any) -> None:
+    def _answered(self, claim: JsonObject, end: Any) -> None:
         self._unanswered -= 1
         if isinstance(end, PodHostError):
-            log.debug("event.refused", type=claim.type, sessionId=claim.session_id, reason=str(end))
+            log.debug("event.refused", type=claim["type"], sessionId=claim["sessionId"], reason=str(end))
 
 
 def state_payload(state: str, spec: JsonObject) -> JsonObject:

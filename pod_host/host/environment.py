@@ -4,6 +4,7 @@ the moment, the bundle once it is there (Harness API v5, sections 3 and 9)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import quote
 
 from pod_host.host.credentials import Credentials
@@ -34,29 +35,26 @@ class Environments:
         self._credentials = credentials
         self._trust = trust
         self._relay = relay
-        self._latest: tuple[tuple[object, ...], dict[str, str]] | None = (
-            None  # what it was made of, and the environment
-        )
+        self._latest: dict[str, str] = {}
+        self._made_of: tuple[Mapping[str, str], str | None, Path | None] | None = None
 
     def of_call(self, declared: Mapping[str, str], traceparent: str | None) -> Mapping[str, str]:
         """``declared``: the session's variables, or those that a step of the setup names. Not to be changed: the next call
         of its like gets the same."""
         self._trust.look()
-        made_of = dict(declared), self._proxy(), self._trust.path, self._trust.client_files
-        if self._latest is None or self._latest[0] != made_of:
-            session, proxy, trust_bundle, client_files = made_of
-            environment = command_environment(
+        made_of = declared, self._credentials.egress_token, self._trust.path
+        if self._made_of != made_of:
+            self._made_of = dict(declared), *made_of[1:]
+            self._latest = command_environment(
                 base=self._base,
                 home=self._settings.harness_dir / HOME,
-                session=session,
-                proxy=proxy,
-                trust_bundle=trust_bundle,
-                client_files=client_files,
+                session=declared,
+                proxy=self._proxy(),
+                trust_bundle=self._trust.path,
+                client_files=self._trust.client_files,
                 traceparent=None,
             )
-            self._latest = made_of, environment
-        environment = self._latest[1]
-        return environment if traceparent is None else {**environment, TRACEPARENT: traceparent}
+        return self._latest if traceparent is None else {**self._latest, TRACEPARENT: traceparent}
 
     def of_setup(self, declared: Mapping[str, str]) -> Mapping[str, str]:
         return self.of_call(declared, None)

@@ -29,22 +29,16 @@ log = get_log()
 
 
 class TrustBundle:
-    """``path`` is None until a certificate came. Commands must be able to read it whatever their uid."""
+    """``path`` and ``client_files`` are None until a certificate came. Commands must be able to read them whatever their
+    uid."""
 
     def __init__(self, harness_dir: Path, system_roots: Path = SYSTEM_ROOTS) -> None:
         self._harness_dir = harness_dir
         self._system_roots = system_roots
         self._certificate: str | None = None
         self._seal: Seal | None = None
-
-    @property
-    def path(self) -> Path | None:
-        return self._harness_dir / LINK if self._certificate else None
-
-    @property
-    def client_files(self) -> ClientFiles | None:
-        """None until a certificate came, as ``path``."""
-        return client_files(self._harness_dir) if self._certificate else None
+        self.path: Path | None = None
+        self.client_files: ClientFiles | None = None
 
     def accept(self, certificate: str) -> None:
         """The certificate of a join's or a renewal's answer (PEM). Writes only when it is another than before, or when
@@ -83,6 +77,7 @@ class TrustBundle:
             log.error("trust.invalid", reason=f"the bundle cannot be written: {fault}")
             return None
         self._certificate = certificate
+        self.path, self.client_files = self._harness_dir / LINK, client_files(self._harness_dir)
         return path
 
     def _write(self, certificate: str) -> Path:

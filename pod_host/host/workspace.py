@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from pod_host.client import Run, Served
 from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.open_points import read_workspace_call
 from pod_host.contract.turn_start import TurnStart
-from pod_host.contract.work import EventParams
+from pod_host.contract.work import EventKind, event_params
 from pod_host.contract.workspace import TOOLS_OF, WorkspaceCall
 from pod_host.errors import ContractViolation, InvalidToolInput, RuntimeRefusal, SandboxError
 from pod_host.host.claims import Claims, Post, exec_payload, state_payload
@@ -153,7 +153,7 @@ class Workspaces:
     def environment(self, declared: Mapping[str, str], traceparent: str | None) -> Mapping[str, str]:
         return self._environment(declared, traceparent)
 
-    def claim(self, post: Post, claims: list[EventParams]) -> None:
+    def claim(self, post: Post, claims: list[JsonObject]) -> None:
         self._claims.send(post, claims)
 
     def open(self, owner_id: str) -> bool:
@@ -237,14 +237,13 @@ class SessionWorkspace:
         SandboxError."""
         await self._workspaces.mount(folder, files)
 
-    def _claim(self, kind: Any, payloads: list[JsonObject]) -> None:
+    def _claim(self, kind: EventKind, payloads: list[JsonObject]) -> None:
         if not self._owner_id:
             return
-        run = {"run_id": self._run_id} if self._run_id else {}
         self._workspaces.claim(
             self._post,
             [
-                EventParams(session_id=self._owner_id, turn_id=self._turn_id, type=kind, payload=payload, **run)
+                event_params(kind, payload, session_id=self._owner_id, turn_id=self._turn_id, run_id=self._run_id)
                 for payload in payloads
             ],
         )

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 from pod_host.sandbox import cgroup
@@ -91,7 +91,7 @@ class WorkerProcess:
         self._pidfd = os.pidfd_open(process.pid)
         self.connection = connection
         self.space: TagSpace | None = None  # known from the worker's hello on
-        self._said: dict[str, str] = {}  # the environment of the latest call that had one
+        self._said: Mapping[str, str] = {}  # the environment of the latest call that had one
         self.leaf: str | None = None  # likewise: the cgroup of its commands, where they have one
 
     @classmethod
@@ -120,13 +120,16 @@ class WorkerProcess:
         return self._process.pid
 
     def send(self, header: Header, body: bytes = b"") -> None:
-        """One call, or what there is to say of one. An environment is said once for all calls in a row that have it."""
+        """One call, or what there is to say of one; takes the header over. An environment is said once for all calls in a
+        row that have it."""
         if "environment" in header:
-            header = dict(header)
-            environment = dict(header.pop("environment"))
-            header["traceparent"] = environment.pop(TRACEPARENT, None)
-            if environment != self._said:
-                header["environment"] = self._said = environment
+            environment = header.pop("environment")
+            header["traceparent"] = traceparent = environment.get(TRACEPARENT)
+            if traceparent is not None:
+                environment = {name: value for name, value in environment.items() if name != TRACEPARENT}
+            if environment is not self._said and environment != self._said:
+                self._said = environment
+                header["environment"] = dict(environment)
         self.connection.send(header, body)
 
     async def ended(self) -> None:

@@ -15,7 +15,7 @@ _MOUNTS: Final = ":skills"  # the order that mounts share; no session's id
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """One of the six tools (bash, read, write, edit, grep, glob), as the model called it. ``environment`` is the whole
-    environment of a bash command; the others do not look at it."""
+    environment of a bash command, not to be changed any more; the others do not look at it."""
 
     session: str
     tool: str
@@ -99,14 +99,14 @@ def encode_request(request: Request) -> tuple[Header, bytes]:
     common = {"session": request.session}
     match request:
         case ToolCall():
-            environment = {"environment": dict(request.environment)} if request.tool == "bash" else {}
+            environment = {"environment": request.environment} if request.tool == "bash" else {}
             return {
                 **common, "do": "tool", "tool": request.tool, "input": dict(request.input), **environment,
             }, b""  # fmt: skip
         case Command():
             return {
                 **common, "do": "command", "command": request.command, "cwd": request.cwd,
-                "environment": dict(request.environment), "timeout_seconds": request.timeout_seconds,
+                "environment": request.environment, "timeout_seconds": request.timeout_seconds,
             }, b""  # fmt: skip
         case PutFile():
             return {**common, "do": "put_file", "path": request.path, "mode": request.mode}, request.content

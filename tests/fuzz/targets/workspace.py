@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pod_host.client import OnAnswer
-from pod_host.contract.base import Json, JsonObject, Sent
+from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.encoding import decode, encode
 from pod_host.contract.methods import HARNESS_ASKS
 from pod_host.contract.turn_start import TurnStart
@@ -162,8 +162,8 @@ async def _served(source: Source, method: str, params: Json, start: TurnStart | 
     workspaces = Workspaces(sandbox, environment, Path("/skills"))
     refuses = source.below(4) == 1
 
-    def post(method: str, claim: Sent, on_answer: OnAnswer) -> None:
-        HARNESS_ASKS[method].read_params(decode(encode(claim.wire())))
+    def post(method: str, claim: JsonObject, on_answer: OnAnswer) -> None:
+        HARNESS_ASKS[method].read_params(decode(encode(claim)))
         on_answer(RuntimeRefusal("invalid", "no such session") if refuses else {})
 
     if start is not None:
