@@ -77,10 +77,10 @@ def _left(value: Json, budget: int) -> int:
             if _NODE_BYTES * len(node) > budget:
                 return 0
             waiting.extend(node)
-        elif isinstance(node, Mapping):
+        elif isinstance(node, (dict, Mapping)):
             if 2 * _NODE_BYTES * len(node) > budget:
                 return 0
-            budget -= sum(len(key) for key in node if isinstance(key, str)) + _NODE_BYTES * len(node)
+            budget -= sum([len(key) for key in node if isinstance(key, str)]) + _NODE_BYTES * len(node)
             waiting.extend(node.values())
     return budget
 

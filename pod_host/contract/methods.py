@@ -46,9 +46,14 @@ class Method:
 _OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 
 
+def _object(value: Json) -> JsonObject:
+    """Any object, an empty one as a rule."""
+    return value if isinstance(value, dict) else _OBJECT.validate_python(value)
+
+
 def _method(name: str, params: type[Wire], result: type[Wire] | None = None) -> Method:
-    """``result`` None: any object, an empty one as a rule."""
-    return Method(name, params.model_validate, result.model_validate if result else _OBJECT.validate_python)
+    """``result`` None: any object."""
+    return Method(name, params.model_validate, result.model_validate if result else _object)
 
 
 def _table(*methods: Method) -> Mapping[str, Method]:
@@ -75,6 +80,6 @@ HARNESS_ASKS = _table(
     _method("checkpoint", output.TurnOutput, output.OutputResult),
 )
 
-CORE_ASKS = _table(*(Method(name, _OBJECT.validate_python, _OBJECT.validate_python) for name in WORKSPACE_METHODS))
+CORE_ASKS = _table(*(Method(name, _object, _object) for name in WORKSPACE_METHODS))
 
 CORE_SAYS: Mapping[str, type[Wire]] = {"cancel": work.Cancel}

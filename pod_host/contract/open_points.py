@@ -181,16 +181,16 @@ def artifact_hash_forms(sha256_hex: str) -> tuple[str, ...]:
 def read_workspace_call(method: str, params: Json) -> WorkspaceCall:
     """A tool call of ``workspace.read``, ``.write`` or ``.exec``. Raises ContractViolation naming the member at fault;
     a disk operation, whose shape is unknown, is one of these."""
-    if not isinstance(params, Mapping):
+    if not isinstance(params, dict):
         raise ContractViolation(f"Invalid {method} request: params is not an object")
     nested = params.get("call")
-    call = nested if isinstance(nested, Mapping) else params
+    call = nested if isinstance(nested, dict) else params
     tool, arguments = call.get("tool"), call.get("input")
     if not isinstance(tool, str):
         raise ContractViolation(f"Invalid {method} request: tool: a tool's name is needed")
     if tool not in TOOLS_OF[method]:
         raise ContractViolation(f"Invalid {method} request: {method} does not run {tool}")
-    if not isinstance(arguments, Mapping):
+    if not isinstance(arguments, dict):
         raise ContractViolation(f"Invalid {method} request: input: an object is needed")
     session = _object(call.get("session"))
     spec = _object(call.get("spec"))
@@ -201,7 +201,7 @@ def read_workspace_call(method: str, params: Json) -> WorkspaceCall:
     }
     return WorkspaceCall(
         tool=tool,
-        input=dict(arguments),
+        input=arguments,
         owner_id=_id(method, session, "ownerId") or _id(method, session, "sessionId") or "",
         turn_id=_id(method, session, "activeTurnId"),
         environment={name: value for name, value in environment.items() if isinstance(value, str)},
@@ -372,7 +372,7 @@ def _first(entry: Mapping[str, Json], *names: str) -> Json:
 
 
 def _object(value: Json) -> JsonObject:
-    return dict(value) if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _kind(value: Json) -> str:

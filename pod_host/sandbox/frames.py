@@ -19,6 +19,7 @@ _SMALL: Final = 64 * 1024  # bytes of frames that are read together
 _LONG: Final = 1024  # characters from which a string moves to the body: it is not worth escaping and parsing
 
 _dumps: Final = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one each time
+_loads: Final = json.JSONDecoder().decode  # json.loads would look for the encoding first
 
 Header = dict[str, Any]
 
@@ -67,7 +68,7 @@ def lengths(prefix: bytes | bytearray | memoryview) -> tuple[int, int]:
 def decode(packed: bytes | bytearray | memoryview, body: memoryview) -> tuple[Header, memoryview]:
     """The header with its long strings back in place, and the rest of the body."""
     try:
-        header = json.loads(bytes(packed))
+        header = _loads(str(packed, "ascii"))
         for key, name, length in header.pop("lifted", ()):
             if not 0 <= length <= len(body):
                 raise BrokenFrame("a string beyond the body")
