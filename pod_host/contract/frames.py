@@ -34,51 +34,51 @@ HARNESS_ERROR_CODES = frozenset(
 )
 
 
-def _is_any(value: Json) -> bool:
-    return True
+_Check: TypeAlias = Callable[[Json], str | None]
+"""What is wrong with a member, and what is needed; None: nothing is wrong."""
 
 
-def _is_id(value: Json) -> bool:
-    return type(value) is int and value > 0  # True is none
+def _any(value: Json) -> str | None:
+    return None
 
 
-def _is_text(value: Json) -> bool:
+def _id(value: Json) -> str | None:
+    return None if type(value) is int and value > 0 else "a whole number above 0 is needed"  # True is none
+
+
+def _text(value: Json) -> str | None:
     if not isinstance(value, str):
-        return False
+        return "a text is needed"
     try:
-        return value.isascii() or bool(value.encode())
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return False
+        if not value.isascii():
+            value.encode()
+    except UnicodeEncodeError:
+        return "half of a surrogate pair is no text"
+    return None
 
 
-def _is_name(value: Json) -> bool:
-    return _is_text(value) and value != ""
+def _name(value: Json) -> str | None:
+    return _text(value) if value != "" else "a text of at least one character is needed"
 
 
-def _is_code(value: Json) -> bool:
-    return isinstance(value, str) and value in HARNESS_ERROR_CODES
+def _code(value: Json) -> str | None:
+    known = isinstance(value, str) and value in HARNESS_ERROR_CODES
+    return None if known else f"one of {', '.join(sorted(HARNESS_ERROR_CODES))} is needed"
 
 
-def _is_error(value: Json) -> bool:
-    return isinstance(value, dict) and _fault(value, _ERROR) is None
+def _error(value: Json) -> str | None:
+    return _fault(value, _ERROR) if isinstance(value, dict) else "an object is needed"
 
 
-_Members: TypeAlias = Mapping[str, tuple[Callable[[Json], bool], str]]
-"""By name: what fits, and what to say of what does not."""
-
-_ANY = _is_any, ""
-_ID = _is_id, "a whole number above 0 is needed"
-_NAME = _is_name, "a text of at least one character is needed"
-_ERROR: _Members = {"code": (_is_code, "an error code is needed"), "message": (_is_text, "a text is needed")}
+_Members: TypeAlias = Mapping[str, _Check]
+_ERROR: _Members = {"code": _code, "message": _text}
+_ANSWER: _Members = {"t": _any, "id": _id, "ok": _any, "r": _any}
+_REFUSAL: _Members = {"t": _any, "id": _id, "ok": _any, "e": _error}
 _FRAMES: Mapping[str, _Members] = {
-    "req": {"t": _ANY, "id": _ID, "m": _NAME, "p": _ANY},
-    "msg": {"t": _ANY, "m": _NAME, "p": _ANY},
-    "abort": {"t": _ANY, "id": _ID},
-    "ping": {"t": _ANY},
-}
-_ANSWERS: Mapping[bool, _Members] = {
-    True: {"t": _ANY, "id": _ID, "ok": _ANY, "r": _ANY},
-    False: {"t": _ANY, "id": _ID, "ok": _ANY, "e": (_is_error, "a code of the contract and a message are needed")},
+    "req": {"t": _any, "id": _id, "m": _name, "p": _any},
+    "msg": {"t": _any, "m": _name, "p": _any},
+    "abort": {"t": _any, "id": _id},
+    "ping": {"t": _any},
 }
 
 
@@ -105,24 +105,22 @@ def read_frame(value: Json) -> JsonObject:
 def _frame_fault(value: Json) -> str | None:
     if not isinstance(value, dict):
         return "an object is needed"
-    kind = value.get("t")
+    kind, ok = value.get("t"), value.get("ok")
     if kind == "res":
-        if not isinstance(ok := value.get("ok"), bool):  # 1 equals True, but is not it
+        if not isinstance(ok, bool):  # 1 equals True, but is not it
             return "ok: true or false is needed"
-        return _fault(value, _ANSWERS[ok])
+        return _fault(value, _ANSWER if ok else _REFUSAL)
     members = _FRAMES.get(kind) if isinstance(kind, str) else None
-    if members is None:
-        return f"t: one of {', '.join(_FRAMES)} and res is needed"
-    return _fault(value, members)
+    return f"t: one of res, {', '.join(_FRAMES)} is needed" if members is None else _fault(value, members)
 
 
 def _fault(value: JsonObject, members: _Members) -> str | None:
-    """What is wrong first; None: nothing is."""
-    for name, (fits, needed) in members.items():
+    """What is wrong first."""
+    for name, check in members.items():
         if name not in value:
             return f"{name} is missing"
-        if not fits(value[name]):
-            return f"{name}: {needed}"
+        if (wrong := check(value[name])) is not None:
+            return f"{name}: {wrong}"
     if len(value) > len(members):
         return f'Unrecognized key: "{next(name for name in value if name not in members)}"'
     return None

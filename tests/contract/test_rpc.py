@@ -10,7 +10,7 @@ from pod_host.contract import frames, rpc
 from pod_host.contract.base import Id, JsonObject, Sent
 from pod_host.contract.encoding import encode
 from pod_host.contract.methods import CORE_ASKS, CORE_SAYS, HARNESS_ASKS
-from pod_host.contract.work import Cancel, CancelReason, RenewResult
+from pod_host.contract.work import Cancel, CancelReason, EventParams, RenewResult, event_params
 from pod_host.errors import ChannelClosed, RuntimeRefusal
 from tests.contract.values import vectors
 
@@ -199,3 +199,40 @@ def test_an_answer_that_is_no_object_crosses_as_invalid() -> None:
     ours = host()
     ours.receive('{"t":"req","id":1,"m":"workspace.exec","p":{}}')
     assert ours.answer(1, [])["e"]["code"] == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("frame", "fault"),
+    [
+        ([], "an object is needed"),
+        ({}, "t: one of res, req, msg, abort, ping is needed"),
+        ({"t": "req", "id": True, "m": "m", "p": {}}, "id: a whole number above 0 is needed"),
+        ({"t": "req", "id": 1.0, "m": "m", "p": {}}, "id: a whole number above 0 is needed"),
+        ({"t": "req", "id": 1, "m": "", "p": {}}, "m: a text of at least one character is needed"),
+        ({"t": "req", "id": 1, "m": "\udc00", "p": {}}, "m: half of a surrogate pair is no text"),
+        ({"t": "req", "id": 1, "m": "m"}, "p is missing"),
+        ({"t": "req", "id": 1, "m": "m", "p": {}, "q": None}, 'Unrecognized key: "q"'),
+        ({"t": "msg", "m": 7, "p": {}}, "m: a text is needed"),
+        ({"t": "res", "id": 1, "ok": None, "r": {}}, "ok: true or false is needed"),
+        ({"t": "res", "id": 1, "ok": True, "e": {}}, "r is missing"),
+        ({"t": "res", "id": 1, "ok": False, "e": []}, "e: an object is needed"),
+        ({"t": "res", "id": 1, "ok": False, "e": {"code": "odd", "message": ""}}, "e: code: one of effect_drift,"),
+        ({"t": "res", "id": 1, "ok": False, "e": {"code": "invalid"}}, "e: message is missing"),
+        ({"t": "abort", "id": 1, "m": "m"}, 'Unrecognized key: "m"'),
+        ({"t": "ping", "id": 1}, 'Unrecognized key: "id"'),
+    ],
+)
+def test_a_malformed_frame_is_told_by_its_member(frame: Any, fault: str) -> None:
+    with pytest.raises(frames.MalformedFrame) as malformed:
+        frames.read_frame(frame)
+    assert str(malformed.value).startswith(f"Invalid frame: {fault}")
+
+
+@pytest.mark.parametrize("run_id", [None, "run-1"])
+@pytest.mark.parametrize("turn_id", [None, "turn-1"])
+def test_a_claim_as_it_crosses_is_what_its_model_says(run_id: str | None, turn_id: str | None) -> None:
+    payload = {"tool": "bash"}
+    made = event_params("sandbox.exec", payload, session_id="s-1", turn_id=turn_id, run_id=run_id)
+    run = {} if run_id is None else {"run_id": run_id}
+    said = EventParams(session_id="s-1", turn_id=turn_id, type="sandbox.exec", payload=payload, **run)
+    assert (made, EventParams.read(made)) == (said.wire(), said)
