@@ -5,7 +5,6 @@ All faults are told together, one line each: the variable, the value at fault (n
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -179,9 +178,11 @@ class _Reader:
 
     def misspelt(self) -> tuple[str, ...]:
         """To be called when all are read. No faults: a Service whose name begins like ours puts variables there, too."""
-        found = []
+        found: list[str] = []
         for name in sorted(self._environ):
             if name.startswith(_PREFIXES) and name not in self._known and not _OF_A_SERVICE.search(name):
+                import difflib  # hardly ever needed
+
                 for meant in difflib.get_close_matches(name, self._known, 1, _ALIKE):
                     found.append(f"{name} is no setting; did you mean {meant}?")
         return tuple(found)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-import certifi
-
 from pod_host.errors import ConfigurationError
 
 
@@ -15,6 +13,8 @@ def runtime_tls(ca_file: Path | None) -> ssl.SSLContext:
 
     Raises ConfigurationError when ``ca_file`` cannot be read or holds no certificate.
     """
+    import certifi  # for https alone
+
     context = ssl.create_default_context(cafile=certifi.where())
     if ca_file is not None:
         try:

@@ -81,13 +81,14 @@ class Host:
         self._met: tuple[str, float] | None = None  # the Tenant that is connected to, and since when
         self._status = StatusServer(settings.harness_dir, self.status)
         self._closing: asyncio.Task[None] | None = None
+        self._getting_ready: asyncio.Task[None] | None = None
+        self._greeted = asyncio.Event()  # the Runtime has answered hello
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Returns once ``stopping`` is set and everything is given back. Raises NetworkGateError, ConfigurationError
         when a directory cannot be used, SandboxError when the worker cannot start at all; nothing else ends it."""
         living = asyncio.create_task(self._live(), name="life")
         told = asyncio.create_task(stopping.wait(), name="shutdown")
-        getting_ready = asyncio.create_task(self._get_ready(), name="getting ready")
         try:
             await asyncio.wait({living, told}, return_when=asyncio.FIRST_COMPLETED)
             if not told.done():
@@ -95,9 +96,10 @@ class Host:
             await self._drain(living)
         finally:
             told.cancel()
-            getting_ready.cancel()
             living.cancel()
             await asyncio.wait({living})
+            if self._getting_ready is not None:
+                self._getting_ready.cancel()
             await self._status.stop()
             await self._sandbox.stop()
             if self._relay is not None:
@@ -113,6 +115,7 @@ class Host:
         self._make_directories()
         await self._status.start()
         if self._settings.network_gate:
+            self._get_ready_meanwhile()
             await pass_network_gate(self._settings.probes, self._settings.harness_address)
         else:
             log.warning(
@@ -143,6 +146,7 @@ class Host:
     async def _start_worker(self) -> None:
         # The id of a new volume has to reach the disk before the join: meanwhile, then. A fault of it is the join's to tell.
         identified = asyncio.create_task(asyncio.to_thread(read_or_make, self._settings.harness_dir), name="volume id")
+        self._get_ready_meanwhile()
         try:
             await self._sandbox.start()
         finally:
@@ -198,6 +202,7 @@ class Host:
             return self._form != 0
         log.info("channel.connected", tenantId=hello.tenant_id, features=features, renewEveryMs=hello.renew_every_ms)
         self._met = hello.tenant_id, time.monotonic()
+        self._greeted.set()
         reason = await connection.serve(hello, self._new_turn, self._setup.settle)
         (log.info if self._draining else log.warning)("channel.closed", reason=reason)
         return False
@@ -214,9 +219,16 @@ class Host:
             self._turns = Turns(self._gates, self._workspaces, self._settings.otlp_endpoint)
         return self._turns
 
+    def _get_ready_meanwhile(self) -> None:
+        """From the first wait on: for the network, or for a worker that was told what to do."""
+        if self._getting_ready is None:
+            self._getting_ready = asyncio.create_task(self._get_ready(), name="getting ready")
+
     async def _get_ready(self) -> None:
-        """While the worker and the Runtime are waited for: what would else make the first turn slower than the next."""
+        """What would else make the first turn slower than the next. Not much of it is needed in any one turn but the agent
+        loop, so the rest is kept out of the way to the first lease."""
         self._all_turns()
+        await self._greeted.wait()
         for model in unbuilt():
             await asyncio.sleep(0)
             model.model_rebuild()

@@ -12,8 +12,6 @@ import os
 import ssl
 from pathlib import Path
 
-import certifi
-
 from pod_host.host import files
 from pod_host.host.java_store import java_store
 from pod_host.host.log import get_log
@@ -107,6 +105,8 @@ class TrustBundle:
         try:
             return self._system_roots.read_text(encoding="ascii", errors="replace")
         except OSError:  # an image without ca-certificates
+            import certifi
+
             return certifi.contents()
 
 

@@ -102,9 +102,11 @@ class WorkerProcess:
         received: Callable[[Header, memoryview], None],
         lost: Callable[[str], None],
     ) -> WorkerProcess:
-        """Sends a worker that was launched its settings: with them its work begins."""
+        """Sends a worker that was launched its settings, at once: with them its work begins, and ours can go on beside it."""
         connection = Connection(received, lost)
         process, ours = launched.take()
+        with contextlib.suppress(OSError):  # it died: ``lost`` hears of it
+            ours.sendall(b"".join(encode(settings)))
         try:
             await asyncio.get_running_loop().create_connection(lambda: connection, sock=ours)
         except BaseException:  # a cancelled start leaves no process
@@ -112,7 +114,6 @@ class WorkerProcess:
             process.kill()
             process.wait()
             raise
-        connection.send(settings)
         return cls(process, connection)
 
     @property
