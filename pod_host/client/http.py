@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from dataclasses import dataclass
 
-import httpcore
-
 from pod_host import __version__, limits
-from pod_host.client.exact import ExactBackend
 from pod_host.client.light import httpx
 from pod_host.client.room import Claim
 from pod_host.client.tls import trusting_nothing
+from pod_host.client.transport import Transport
 from pod_host.contract.base import Json
 from pod_host.contract.encoding import decode
 from pod_host.errors import ContractViolation
@@ -21,33 +18,11 @@ from pod_host.errors import ContractViolation
 USER_AGENT = f"pod-host/{__version__}"
 _SHOWN_CHARACTERS = 300  # of a peer's text, in an error of ours
 
-_KEEPALIVE: list[tuple[int, int, int]] = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.GATE_KEEPALIVE_SECONDS),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.GATE_KEEPALIVE_SECONDS),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-]
 
-
-def open_client(
-    tls: ssl.SSLContext | None, *, timeout: httpx.Timeout, idle_seconds: float, connections: int | None = None
-) -> httpx.AsyncClient:
-    """``idle_seconds``: how long a connection is kept for the next request; 0: not at all. Made once: it takes 40 ms."""
-    transport = httpx.AsyncHTTPTransport(
-        verify=tls or trusting_nothing(),
-        trust_env=False,
-        limits=httpx.Limits(
-            max_connections=connections,
-            max_keepalive_connections=None if idle_seconds else 0,
-            keepalive_expiry=idle_seconds,
-        ),
-        socket_options=_KEEPALIVE,
-    )
-    pool = transport._pool  # there is no public way; a test tells should it lead nowhere one day
-    assert isinstance(pool, httpcore.AsyncConnectionPool)
-    pool._network_backend = ExactBackend(pool._network_backend)
+def open_client(tls: ssl.SSLContext | None, *, timeout: httpx.Timeout, idle_seconds: float) -> httpx.AsyncClient:
+    """``idle_seconds``: how long a connection is kept for the next request; 0: not at all."""
     return httpx.AsyncClient(
-        transport=transport,
+        transport=Transport(tls or trusting_nothing(), idle_seconds=idle_seconds),
         trust_env=False,
         timeout=timeout,
         headers={"User-Agent": USER_AGENT, "Accept": "application/json", "Accept-Encoding": "identity"},

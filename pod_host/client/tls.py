@@ -16,6 +16,7 @@ def runtime_tls(ca_file: Path | None) -> ssl.SSLContext:
     import certifi  # for https alone
 
     context = ssl.create_default_context(cafile=certifi.where())
+    context.set_alpn_protocols(["http/1.1"])
     if ca_file is not None:
         try:
             context.load_verify_locations(cafile=ca_file)

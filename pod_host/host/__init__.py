@@ -28,7 +28,7 @@ def main(settings: Settings) -> int:
     """Run the host until SIGTERM or SIGINT. The exit code: 0; 75 when the network gate never closed; 78 when what the
     settings name cannot be used, the sandbox among it. (70 is the watchdog's own.)"""
     environ = dict(os.environ)
-    os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"  # of ours alone: looking for some takes 4 ms, and none shall read for us
+    os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"  # none shall read for us; no command sees this
     hardening.harden()
     log.configure(settings.log_level, settings.log_format)
     for line in settings.misspelt:
