@@ -12,7 +12,6 @@ v5's schemas are strict and frozen (section 11): an extra member is refused, and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
@@ -101,15 +100,6 @@ class Received(Wire):
         if isinstance(data, dict):
             return {name: value for name, value in data.items() if value is not None or name in cls.any_json}
         return data
-
-
-def unbuilt(kind: type[Wire] = Wire) -> Iterator[type[Wire]]:
-    """The models whose checks are not built yet: each is at its first use, unless somebody does it before
-    (``model_rebuild``, up to a millisecond each)."""
-    for model in kind.__subclasses__():
-        if not model.__pydantic_complete__:
-            yield model
-        yield from unbuilt(model)
 
 
 class Empty(Sent):

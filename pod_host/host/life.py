@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from pod_host import __version__, limits
 from pod_host.client import Gates, HostApi, Run, retry
-from pod_host.contract.base import unbuilt
 from pod_host.contract.hosting import HostJoinAnswer
 from pod_host.contract.open_points import FEATURE_FORMS
 from pod_host.contract.turn_start import TurnStart
@@ -82,7 +81,6 @@ class Host:
         self._status = StatusServer(settings.harness_dir, self.status)
         self._closing: asyncio.Task[None] | None = None
         self._getting_ready: asyncio.Task[None] | None = None
-        self._greeted = asyncio.Event()  # the Runtime has answered hello
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Returns once ``stopping`` is set and everything is given back. Raises NetworkGateError, ConfigurationError
@@ -202,7 +200,6 @@ class Host:
             return self._form != 0
         log.info("channel.connected", tenantId=hello.tenant_id, features=features, renewEveryMs=hello.renew_every_ms)
         self._met = hello.tenant_id, time.monotonic()
-        self._greeted.set()
         reason = await connection.serve(hello, self._new_turn, self._setup.settle)
         (log.info if self._draining else log.warning)("channel.closed", reason=reason)
         return False
@@ -225,11 +222,8 @@ class Host:
             self._getting_ready = asyncio.create_task(self._get_ready(), name="getting ready")
 
     async def _get_ready(self) -> None:
-        """What would else make the first turn slower than the next. Not much of it is needed in any one turn but the agent
-        loop, so the rest is kept out of the way to the first lease."""
-        self._all_turns()
-        await self._greeted.wait()
-        for model in unbuilt():
+        """What would else make the first turn slower than the next."""
+        for model in self._all_turns().models:
             await asyncio.sleep(0)
             model.model_rebuild()
         for tool in TOOL_INPUTS:

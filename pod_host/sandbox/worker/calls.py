@@ -13,7 +13,7 @@ from pod_host import limits
 from pod_host.sandbox.frames import Header
 from pod_host.sandbox.outcomes import Failed, Outcome
 from pod_host.sandbox.raw import RawResult
-from pod_host.sandbox.tools import FILE_TOOLS, run_file_tool, shape_bash
+from pod_host.sandbox.tools.running import FILE_TOOLS, run_file_tool, shape_bash
 from pod_host.sandbox.tools.workspace import Workspace
 from pod_host.sandbox.worker.command import RunningCommand
 from pod_host.sandbox.worker.files import FileOperations

@@ -13,8 +13,8 @@ from pod_host.contract.base import Json, JsonObject
 from pod_host.contract.encoding import decode, encode
 from pod_host.errors import ContractViolation, InvalidToolInput
 from pod_host.sandbox.outcomes import Completed, Failed
-from pod_host.sandbox.tools import FILE_TOOLS, Workspace, run_file_tool
 from pod_host.sandbox.tools.inputs import TOOL_INPUTS, parse_input
+from pod_host.sandbox.tools.running import FILE_TOOLS, Workspace, run_file_tool
 from pod_host.sandbox.tools.workspace import SearchRun
 from tests.fuzz import hostile
 from tests.fuzz.source import Source, pick

@@ -9,7 +9,7 @@ import pytest
 from pod_host.limits import STREAM_CHARACTERS
 from pod_host.sandbox.outcomes import Json
 from pod_host.sandbox.raw import Living, RawResult, StreamCapture
-from pod_host.sandbox.tools import shape_bash
+from pod_host.sandbox.tools.running import shape_bash
 
 HALF = STREAM_CHARACTERS // 2
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pod_host.limits import EDIT_BYTES
 from pod_host.sandbox.outcomes import Completed, Failed
-from pod_host.sandbox.tools import Workspace, run_file_tool
 from pod_host.sandbox.tools.edit import _Edit
+from pod_host.sandbox.tools.running import Workspace, run_file_tool
 from tests.sandbox.tools.conftest import peak_memory
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pod_host.sandbox.outcomes import Completed, Failed
-from pod_host.sandbox.tools import Workspace, run_file_tool
 from pod_host.sandbox.tools import glob as glob_tool
+from pod_host.sandbox.tools.running import Workspace, run_file_tool
 from tests.sandbox.tools.conftest import PopenSearch
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pod_host.limits import MIB
 from pod_host.sandbox.outcomes import Completed, Failed
-from pod_host.sandbox.tools import Workspace, run_file_tool
+from pod_host.sandbox.tools.running import Workspace, run_file_tool
 from tests.sandbox.tools.conftest import PopenSearch, peak_memory
 
 

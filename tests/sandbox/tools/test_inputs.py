@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 
 from pod_host.errors import InvalidToolInput
-from pod_host.sandbox.tools import FILE_TOOLS
 from pod_host.sandbox.tools.inputs import TOOL_INPUTS, WRITING_TOOLS, input_schema, parse_input
+from pod_host.sandbox.tools.running import FILE_TOOLS
 from pod_host.sandbox.tools.texts import tool_texts
 
 LEAST: dict[str, dict[str, object]] = {

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from pod_host.sandbox.outcomes import Completed, Failed
-from pod_host.sandbox.tools import Workspace, run_file_tool
 from pod_host.sandbox.tools.names import as_shown
+from pod_host.sandbox.tools.running import Workspace, run_file_tool
 
 
 def make(workspace: Workspace, name: bytes, content: bytes = b"first\nsecond\n") -> bytes:

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from pod_host.sandbox.outcomes import Completed, Failed
-from pod_host.sandbox.tools import Workspace, run_file_tool
 from pod_host.sandbox.tools.placing import put
+from pod_host.sandbox.tools.running import Workspace, run_file_tool
 from pod_host.sandbox.tools.workspace import ToolFailure
 
 
