@@ -11,6 +11,7 @@ import pytest
 
 from pod_host.client import Gates
 from pod_host.client.tls import runtime_tls
+from pod_host.errors import GateRefusal
 from tests.client.conftest import Authority
 from tests.client.peers import raw_listener
 from tests.client.test_gates import PATH, token
@@ -98,3 +99,62 @@ async def test_tls_changes_nothing_of_it(authority: Authority) -> None:
         async with gate(echo, authority) as gates:
             assert [await said(gates, key) for key in ("one", "two")] == ["one", "two"]
         assert echo.connections == connections
+
+
+async def test_a_peer_that_answers_before_it_has_read_all_is_heard() -> None:
+    async def gate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+        writer.write_eof()
+        while await reader.read(1 << 20):
+            pass
+
+    async with raw_listener(gate) as url:
+        gates = Gates(url, None)
+        with pytest.raises(GateRefusal) as refused:
+            await gates.call(PATH, b'"' + b"x" * (8 << 20) + b'"', key="one", token=token)
+        assert refused.value.status == 413
+        await gates.close()
+
+
+async def test_a_connection_that_its_peer_closed_is_not_used_again() -> None:
+    closed = asyncio.Event()
+    connections = 0
+
+    async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(with_length(b'{"of": "one"}'))
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        closed.set()
+
+    async with raw_listener(peer) as url:
+        gates = Gates(url, None)
+        for _ in range(3):
+            assert await said(gates, "one") == "one"
+            await closed.wait()
+            closed.clear()
+        await gates.close()
+    assert connections == 3
+
+
+async def test_a_large_call_and_a_large_answer_cross_whole() -> None:
+    body = json.dumps({"of": "x" * (8 << 20)}).encode()
+    came: list[bytes] = []
+
+    async def peer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        came.append(await reader.readexactly(len(body)))
+        writer.write(in_chunks(body))
+        await writer.drain()
+
+    async with raw_listener(peer) as url:
+        gates = Gates(url, None)
+        async with gates.claim() as claim:
+            answer = await gates.call(PATH, body, key="one", token=token, claim=claim)
+        await gates.close()
+    assert came == [body]
+    assert answer == json.loads(body)
