@@ -104,7 +104,7 @@ class Outbox:
             await self._filled.wait()
             while self._large:
                 await self._socket.room.wait()
-                if self._large:  # none was taken back meanwhile
+                if self._large and self._socket.room.is_set():  # else taken back, or full again, meanwhile
                     await self._write(self._large.popleft())
             self._filled.clear()
 

@@ -36,6 +36,7 @@ class Socket(ClientConnection):
         self._early: list[tuple[Utf8, bool]] = []  # came before there was anybody to hear it
         self._begun = bytearray()  # the message of which not all fragments are there
         self._is_text = True
+        self._fault: Exception | None = None  # that broke the connection
 
     def listen(self, hear: Hear, lose: Callable[[str], None], go_on: Callable[[], None]) -> None:
         """Tell of what came until now and of all that comes: messages; that the connection ends, and why, as soon as that is
@@ -94,6 +95,7 @@ class Socket(ClientConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._fault = exc
         self._look()
 
     # --- Inside ----------------------------------------------------------------------------------------------------------
@@ -110,4 +112,5 @@ class Socket(ClientConnection):
         for close in (self.protocol.close_rcvd, self.protocol.close_sent):
             if close is not None:
                 return f"{close.reason} ({close.code})" if close.reason else f"closed with code {close.code}"
-        return f"the connection was lost ({self.close_exc.__cause__ or 'no closing handshake'})"
+        fault = self._fault or self.protocol.close_exc.__cause__
+        return f"the connection was lost ({fault or 'no closing handshake'})"
