@@ -164,7 +164,9 @@ async def test_a_socket_that_is_the_hosts_own_tells_a_command_nothing(uid: int) 
     """The kernel does not refuse to connect to a socket that lies in a hidden directory."""
     async with attacked(uid) as rig:
         await rig.write("ask.py", ASK)
-        for path in sockets(rig.base):
+        found = sockets(rig.base)
+        assert found
+        for path in found:
             output = await rig.bash(f"python3 ask.py {path}")
             assert output["stdout"] in ("", "heard b''\n"), (path, output)
 

@@ -23,7 +23,7 @@ RENEWALS = 10  # that must come while it runs, at 50 ms each
 
 async def result_of(rig: Rig, command: str, **more: Any) -> dict[str, Any]:
     """The command as a turn's tool call, and the output that the model is told. Meanwhile other sessions are served, and
-    the lease renewed."""
+    the lease renewed: what would be over at once begins with a `sleep 1`, so that both can be seen."""
     asked: list[Any] = []
 
     def model(body: dict[str, Any]) -> dict[str, Any]:

@@ -96,7 +96,7 @@ async def test_a_lost_connection_leaves_nothing_and_hits_nobody_else(uid: int) -
         bystander = await Bystander.start(rig)
         for number, tree in enumerate(TREES.values()):
             await rig.begin(tree, f"attacker{number}")
-        await rig.bash("sleep 0.5", "other")
+        await rig.bash("sleep 0.5", "other")  # for the trees to grow
         await rig.connection.close("core is stopping")
         await rig.nothing_left(bystander.pids)
         assert await bystander.serves()
@@ -110,7 +110,7 @@ async def test_a_shutdown_leaves_nothing_at_all(uid: int) -> None:
         await Bystander.start(rig)
         for number, tree in enumerate(TREES.values()):
             await rig.begin(tree, f"attacker{number}")
-        await rig.bash("sleep 0.5", "other")
+        await rig.bash("sleep 0.5", "other")  # for the trees to grow
         init, host = rig.init_pid, rig.host_pid
         ending = asyncio.create_task(rig.process.event("ended"))
         os.kill(init, signal.SIGSTOP)  # so that the namespace outlives the host, for what is left to be seen
@@ -128,7 +128,7 @@ async def test_a_killed_worker_leaves_nothing_of_any_command(uid: int) -> None:
     async with attacked(uid) as rig:
         await Bystander.start(rig)
         answers = [await rig.begin(tree, f"attacker{number}") for number, tree in enumerate(TREES.values())]
-        await rig.bash("sleep 0.5", "other")
+        await rig.bash("sleep 0.5", "other")  # for the trees to grow
         before = rig.worker_pid
         os.kill(before, signal.SIGKILL)
         lost = [not (await answer)["ok"] for _, answer in answers]
@@ -143,7 +143,7 @@ async def test_a_killed_zygote_costs_no_command_and_its_trees_end_all_the_same(u
     async with attacked(uid) as rig:
         bystander = await Bystander.start(rig)
         answers = [await rig.begin(tree, f"attacker{number}") for number, tree in enumerate(TREES.values())]
-        await rig.bash("sleep 0.5", "other")
+        await rig.bash("sleep 0.5", "other")  # for the trees to grow
         worker = rig.worker_pid
         for pid in zygotes(rig):
             os.kill(pid, signal.SIGKILL)
@@ -182,7 +182,7 @@ first.wait()
 second = start(2, 500)
 assert second.pid == 500, second.pid
 send(space, found, signal.SIGKILL)
-time.sleep(0.2)
+time.sleep(0.2)  # a signal would have arrived
 print("other lives" if not is_zombie(500) else "other was hit")
 send(space, Tagged(500, 2, space.limits(2)), signal.SIGKILL)
 second.wait()

@@ -50,10 +50,10 @@ def follow(path: str, *modules: str) -> None:
 
     class Moved(datetime):
         @classmethod
-        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]  # a plain one, not a Moved
             return datetime.fromtimestamp(real_time() + wall(), tz)
 
     time.time = lambda: real_time() + wall()
     time.clock_gettime = clock_gettime
     for name in modules:
-        importlib.import_module(name).datetime = Moved  # type: ignore[attr-defined]
+        importlib.import_module(name).datetime = Moved  # type: ignore[attr-defined]  # whatever the module

@@ -6,9 +6,9 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
-from tests.endurance.gate import GateRelay
+from tests.endurance.gate import GateRelay, Trouble
 from tests.endurance.load import Load
 from tests.endurance.pod import Pod
 from tests.endurance.runtime import Runtime
@@ -17,7 +17,7 @@ from tests.endurance.wire import Wire
 
 
 class Faults:
-    """``revive``: starts a host where none runs."""
+    """``revive``: starts a host where none runs. Below, ``seconds`` is how long a fault lasts."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Faults:
         room, _, kind = fault.kind.partition(".")
         if room == "gate":
             calls, seconds = fault.args
-            self._gate.trouble(kind, calls, seconds)  # type: ignore[arg-type]
+            self._gate.trouble(cast(Trouble, kind), calls, seconds)
             return
         lock = self._locks.get("worker" if room == "zygote" else room)
         act: Callable[..., Any] = getattr(self, f"_{room}_{kind}")

@@ -17,6 +17,7 @@ Trouble = Literal["late", "twice", "never", "swallowed", "reset", "busy"]
 it, nobody hears of its answer. ``swallowed``: not even the gate hears of it. ``reset``: the connection breaks once it was
 answered. ``busy``: a 503 in the gate's stead."""
 
+ANSWER_SECONDS: Final = 120.0  # of a gate: longer than any call of a plan takes
 _HOP: Final = {"connection", "content-length", "keep-alive", "transfer-encoding"}
 
 
@@ -77,7 +78,8 @@ class GateRelay(Between):
 
     async def _ask(self, path: str, headers: dict[str, str], body: bytes) -> bytes:
         url = f"http://127.0.0.1:{self.upstream}{path}"
-        async with self._http.post(url, data=body, headers=headers, timeout=aiohttp.ClientTimeout(120)) as answer:
+        patience = aiohttp.ClientTimeout(ANSWER_SECONDS)
+        async with self._http.post(url, data=body, headers=headers, timeout=patience) as answer:
             return _answer(answer.status, await answer.read(), answer.headers.get("Content-Type", "application/json"))
 
 

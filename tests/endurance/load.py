@@ -117,7 +117,7 @@ class Load:
                 del self.talking[session]
             finally:
                 self._end()
-            await asyncio.sleep(chance.random() * 0.1)
+            await asyncio.sleep(chance.random() * 0.1)  # people do not write as one
 
     async def _open(self) -> str:
         while True:
@@ -135,7 +135,7 @@ class Load:
                 turn.id = answer["turnId"]
                 return
             except Down:
-                pass
+                pass  # the message may have come
             while not turn.id:
                 try:
                     turns = (await self.runtime.ask("GET", path))["turns"]
@@ -163,7 +163,7 @@ class Load:
                     after = event["seq"]
                     await self._heard(event)
             except Down:
-                pass
+                pass  # it comes again, and tells of what was missed
             await asyncio.sleep(PAUSE)
 
     async def _heard(self, event: JsonObject) -> None:
@@ -229,7 +229,7 @@ class Load:
                 await self._call(made, leaves_after=0.2 if chance.random() < 0.03 else 60.0)
             finally:
                 self._end()
-            await asyncio.sleep(chance.random() * 0.05)
+            await asyncio.sleep(chance.random() * 0.05)  # likewise
 
     async def _call(self, made: Exec, leaves_after: float) -> None:
         await self.runtime.ready.wait()

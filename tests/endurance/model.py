@@ -23,6 +23,7 @@ class PlannedModel:
 
     async def answer(self, call: JsonObject, *, effect_id: str, files: FileReader) -> JsonObject:
         plan, done = read_plan(call["prompt"])
+        # It thinks, each time for as long.
         await asyncio.sleep(zlib.crc32(f"{plan['turn']}{done}".encode()) % 20 / 1000)
         if done == len(plan["steps"]):
             return _said([{"type": "text", "text": f"end of {plan['turn']}"}], "stop")

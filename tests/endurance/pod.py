@@ -27,6 +27,7 @@ HERE: Final = Path(__file__).parent
 DISK_MIB: Final = 192
 START_SECONDS: Final = 60.0
 EMPTY_SECONDS: Final = 20.0
+WARDEN_SECONDS: Final = 5.0  # to end by itself, once nobody tells it anything any more
 
 
 @dataclass(frozen=True)
@@ -139,8 +140,8 @@ class Pod:
                 for pid in self.inhabitants():
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._warden.wait(), 5.0)
+            with suppress(TimeoutError):  # it stands in a full pipe, say: then it is killed
+                await asyncio.wait_for(self._warden.wait(), WARDEN_SECONDS)
             if self._warden.returncode is None:
                 self._warden.kill()
         await self._warden.wait()
@@ -149,7 +150,7 @@ class Pod:
 
     def _remove(self) -> None:
         subprocess.run(["chmod", "-R", "u+rwX", str(self.base)], check=False)
-        shutil.rmtree(self.base, ignore_errors=True)
+        shutil.rmtree(self.base)
 
     # --- the host -----------------------------------------------------------------------------------------------------
 

@@ -262,9 +262,8 @@ class Story:
             except ValueError:
                 yield f"host: {line}"
                 continue
-            full = (
-                event["event"] == "trust.invalid" and "No space left" in event["reason"]
-            )  # so it says, and tries again
+            # A full disk: it says so, and tries again.
+            full = event["event"] == "trust.invalid" and "No space left" in event["reason"]
             harmless = event["event"] == "worker.lost" or full
             if event["event"] in TOO_LATE or (event["level"] == "error" and not harmless):
                 yield f"host: {line[:2000]}"

@@ -15,7 +15,7 @@ from tests.endurance.report import Report
 from tests.endurance.run import run
 from tests.endurance.schedule import Size
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(400)  # half a minute each, and several times that on a busy machine
 
 
 async def endured(seed: int, size: Size) -> Report:

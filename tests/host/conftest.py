@@ -100,13 +100,13 @@ class HostProcess:
         os.kill(self.process.pid, how)
 
     def stop_reading(self) -> None:
-        """Close our end of its stderr."""
+        """Close our end of its stderr: asyncio has no word of its own for that."""
         pipe = self.process._transport.get_pipe_transport(2)  # type: ignore[attr-defined]
         pipe.close()
 
     async def ended(self) -> int:
         """Its exit code. A host that does not end fails the test."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(60):  # its drain and its start, on a machine that is busy
             code = await self.process.wait()
             await self._reading
         return code

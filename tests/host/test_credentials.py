@@ -213,7 +213,7 @@ async def test_the_timer_of_a_host_that_holds_nothing_asks_nothing(begin: Begin,
     await credentials.ready()
     credentials.drop()
     renewing = asyncio.create_task(credentials.keep_fresh())
-    await asyncio.wait({renewing}, timeout=0.1)
+    await asyncio.wait({renewing}, timeout=0.1)  # ten periods; nothing tells of what must not come
     renewing.cancel()
     assert core.renewals.all == []
 

@@ -73,16 +73,14 @@ async def test_a_probe_that_stays_open_is_an_error_that_names_it() -> None:
 async def test_failures_prove_nothing_while_the_runtime_cannot_be_reached() -> None:
     """Before the network is up everything is unreachable: that is no policy, and no reason to exit either."""
     runtime_address = await closed_address()
-    probe = Listener()
     quick = GateTimes(pause=0.01, deadline=0.0)
     gate = asyncio.create_task(pass_network_gate([await closed_address()], runtime_address, quick))
-    await asyncio.wait({gate}, timeout=0.3)
+    await asyncio.wait({gate}, timeout=0.3)  # many rounds; nothing tells of what must not come
     assert not gate.done()
     runtime = Listener()
     async with runtime.listening(runtime_address.port):
         await gate
     assert runtime.connections == 3
-    assert probe.connections == 0
 
 
 async def test_a_host_name_that_cannot_be_one_counts_as_unreachable() -> None:

@@ -213,5 +213,5 @@ async def test_commands_get_the_relay_and_no_token_and_cannot_reach_into_it(star
     host.terminate(signal.SIGKILL)
     await host.ended()
     async with asyncio.timeout(WAIT):
-        while exists(pid):  # noqa: ASYNC110
+        while exists(pid):  # noqa: ASYNC110 - nothing tells of another's child
             await asyncio.sleep(0.01)

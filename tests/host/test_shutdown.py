@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from tests.host.conftest import HostProcess, StartHost
 from tests.host.core import Core, calls, turn_start
+
+Phase = Callable[[HostProcess, Core], Awaitable[None]]
+"""Returns when the host is in it."""
 
 
 def children_of(pid: int) -> list[int]:
@@ -60,7 +64,7 @@ async def with_a_waiting_lease(host: HostProcess, core: Core) -> None:
     [at_the_network_gate, while_joining, while_connecting, before_hello_is_answered, in_setup, with_a_waiting_lease],
 )
 async def test_in_every_phase_it_leaves_with_0_and_leaves_nothing(
-    start_host: StartHost, core: Core, phase: object
+    start_host: StartHost, core: Core, phase: Phase
 ) -> None:
     never = asyncio.Event()
     variables = {}
@@ -83,7 +87,7 @@ async def test_in_every_phase_it_leaves_with_0_and_leaves_nothing(
     if phase is in_setup:
         core.setup = {"setup": {"commands": ["sleep 600"]}}
     host = await start_host(**variables)
-    await phase(host, core)  # type: ignore[operator]
+    await phase(host, core)
     children = children_of(host.process.pid)
     host.terminate()
     host.terminate()  # a second one changes nothing

@@ -37,7 +37,7 @@ def talk(harness: Path, sent: bytes) -> bytes:
     """What the socket answers to these bytes. (By a short path: the directory's own may be too long for a socket.)"""
     descriptor = os.open(harness, os.O_PATH)
     with socket.socket(socket.AF_UNIX) as asking:
-        asking.settimeout(30)
+        asking.settimeout(30)  # a host that says nothing fails the test
         asking.connect(f"/proc/self/fd/{descriptor}/{SOCKET}")
         asking.sendall(sent)
         asking.shutdown(socket.SHUT_WR)

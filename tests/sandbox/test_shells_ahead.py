@@ -193,7 +193,7 @@ async def test_a_script_that_is_too_long_for_them_runs_all_the_same(box: Box) ->
 
 async def test_seconds_count_from_the_call_on(shells: Ahead) -> None:
     await shells.ready()
-    await asyncio.sleep(1.1)
+    await asyncio.sleep(1.1)  # a second that a count from the shell's own start would show
     assert (await shells.run("echo $SECONDS"))["stdout"] == "0\n"
 
 

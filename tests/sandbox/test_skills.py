@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pod_host.sandbox import Completed, Failed, MountSkill
-from tests.sandbox.conftest import Box, alive, eventually
+from tests.sandbox.conftest import Box, alive, completed, eventually
 
 FILES = {"SKILL.md": b"---\nname: pdf\n---\nDo it.\n", "scripts/run.sh": b"echo ran\n", "a/b/empty": b""}
 
@@ -132,7 +132,7 @@ async def test_commands_of_a_new_zygote_and_a_new_worker_cannot_change_a_skill_e
         await eventually(partial(_has_gone, box, pid))
         done = await box.bash(f"rm -rf {box.config.skills}/pdf@abc; mkdir {box.config.skills}/x")
         assert done["exitCode"] != 0
-        assert (await mount(box)).output["written"] is False  # type: ignore[union-attr]
+        assert completed(await mount(box))["written"] is False
 
 
 async def _has_gone(box: Box, pid: int) -> bool:

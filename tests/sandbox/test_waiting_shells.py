@@ -16,7 +16,7 @@ for name in os.listdir("/proc"):
                 if file.read() == "bash\\n":
                     os.kill(int(name), int(sys.argv[1]))
         except OSError:
-            pass
+            pass  # it has gone
 """
 
 

@@ -44,13 +44,13 @@ class PopenRun:
 
     def __iter__(self) -> Iterator[bytes]:
         assert self.process.stdout is not None
-        while piece := self.process.stdout.read1(65536):  # type: ignore[attr-defined]  # a pipe is a BufferedReader
+        while piece := self.process.stdout.read1(65536):  # type: ignore[attr-defined]  # a BufferedReader, as here
             self.pieces += 1
             yield piece
 
     def end(self) -> SearchEnd:
         assert self.process.stdout is not None
-        if self.process.stdout.read1(1):  # type: ignore[attr-defined]
+        if self.process.stdout.read1(1):  # type: ignore[attr-defined]  # likewise
             self.process.kill()
         code = self.process.wait()
         self._watch.cancel()

@@ -85,7 +85,7 @@ def test_rest_of_the_syntax(pattern: str, path: str, matches: bool) -> None:
 def test_no_pattern_takes_exponential_time(pattern: str) -> None:
     """Each of these hangs a backtracking matcher; here the test's timeout would tell."""
     path = "a/" * 60 + "c" if "/" in pattern else "a" * 200
-    assert Glob(pattern).matches(path) in (True, False)
+    assert not Glob(pattern).matches(path)
 
 
 @settings(max_examples=1500, deadline=None)
