@@ -28,7 +28,6 @@ Count = Annotated[int, Field(ge=0, strict=True)]
 Sha256Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Moment = Annotated[datetime, AfterValidator(lambda moment: moment if moment.tzinfo else moment.replace(tzinfo=UTC))]
 Token = Annotated[str, Field(pattern=r"^[\x21-\x7e]+$")]  # fit for a header; its fields stay out of a repr
-Sha256Name = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 HARNESS_API_VERSION = 5
 HALF_A_PAIR = "half of a surrogate pair stands where one of a few words is needed"

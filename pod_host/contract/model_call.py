@@ -168,7 +168,6 @@ def input_kind(media_type: str) -> str:
 
 # --- Answers -----------------------------------------------------------------------------------------------------------
 
-FinishReason = Literal["stop", "length", "tool-calls", "content-filter", "other"]
 ModelFailureCode = Literal[
     "context_overflow",
     "rate_limited",

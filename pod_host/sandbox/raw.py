@@ -18,7 +18,6 @@ class StreamCapture:
     head: str
     tail: str = ""
     omitted_characters: int = 0
-    total_bytes: int = 0
     spool: str | None = None
 
 

@@ -90,9 +90,7 @@ def fresh(box: Box, script: str) -> dict[str, Json]:
         check=False, preexec_fn=_as_commands_start, **user,
     )  # fmt: skip
     by_signal = -done.returncode if done.returncode < 0 else None
-    streams = [
-        StreamCapture(raw.decode("utf-8", "replace"), "", 0, len(raw), None) for raw in (done.stdout, done.stderr)
-    ]
+    streams = [StreamCapture(raw.decode("utf-8", "replace")) for raw in (done.stdout, done.stderr)]
     code = done.returncode if by_signal is None else 128 + by_signal
     output: dict[str, Json] = shape_bash(
         RawResult(exit_code=code, signal=by_signal, stdout=streams[0], stderr=streams[1])

@@ -15,11 +15,9 @@ from typing import Final
 
 CA: Final = Path(__file__).with_name("rehearsal-ca.pem")
 _SERVER: Final = Path(__file__).with_name("rehearsal-server.pem")
-DOMAIN: Final = "doctor.invalid"
 USER: Final = "nylorun"
-TOKEN: Final = (
-    "ey.J%41+b/c=d@e-_~"  # decoded once too often it is another; each of its characters means something in a URL
-)
+# Decoded once too often it is another; each of its characters means something in a URL.
+TOKEN: Final = "ey.J%41+b/c=d@e-_~"
 _SECONDS: Final = 20.0
 
 

@@ -69,8 +69,8 @@ class Capture:
             path = self._file.close(keep=self._characters > limits.STREAM_CHARACTERS)
         omitted = self._characters - len(self._head) - len(self._tail)
         if omitted == 0:
-            return StreamCapture(self._head + self._tail, "", 0, self._bytes, path)
-        return StreamCapture(self._head, self._tail, omitted, self._bytes, path)
+            return StreamCapture(self._head + self._tail, "", 0, path)
+        return StreamCapture(self._head, self._tail, omitted, path)
 
 
 def two_pipes() -> tuple[int, int, int, int]:
@@ -84,7 +84,7 @@ def two_pipes() -> tuple[int, int, int, int]:
         raise
 
 
-NOTHING: Final = StreamCapture("", "", 0, 0, None)  # of a command that never ran
+NOTHING: Final = StreamCapture("")  # of a command that never ran
 
 
 class Pipe:

@@ -1,10 +1,10 @@
 """Shells that wait: a bash that has started, with its environment and in its directory, and gets its script later.
 
-A fresh `bash -c SCRIPT` takes a millisecond to start; this one has done so before it is wanted. It is started as
-`bash -c BLANKS` with BASH_ENV naming a pipe, the gate: bash comes as far as reading that file, and blocks. Whoever has a
-script for it writes the script over the blanks, where bash will look for it next, and a few lines into the gate that
-undo what can be seen of all this. From there on bash does what it does with any argument of -c: the same parser, line
-numbers, messages and exit codes. What still differs is listed in docs/shells.md.
+A fresh `bash -c SCRIPT` takes a millisecond to start; this one has done so before it is wanted, or is on its way. It is
+started as `bash -c BLANKS` with BASH_ENV naming a pipe, the gate: bash comes as far as reading that file, and blocks.
+Whoever has a script for it writes the script over the blanks, where bash will look for it next, and a line into the gate
+that undoes what can be seen of all this. From there on bash does what it does with any argument of -c: the same parser,
+line numbers, messages and exit codes. What still differs is listed in docs/shells.md.
 
 A gate that ends with nothing in it lets bash run the blanks, and exit: a shell that nobody wants leaves by itself.
 """
@@ -27,9 +27,7 @@ from pod_host.sandbox.worker.spawner import Spawner
 from pod_host.sandbox.worker.zygote_protocol import GATE_DESCRIPTOR, Program
 
 SCRIPT_BYTES: Final = 3583  # the longest script that a held shell takes
-_LINES_BYTES: Final = (
-    select.PIPE_BUF
-)  # of what goes through the gate: so much goes whole or not at all, however full it is
+_LINE_BYTES: Final = select.PIPE_BUF  # of the line in the gate: so much goes whole or not at all, however full it is
 _NAME: Final = b"bash"
 _BLANKS: Final = b" " * SCRIPT_BYTES
 _ARGUMENTS: Final = b"\0".join([_NAME, b"-c", _BLANKS[:64]])  # how its arguments begin in its memory
@@ -41,7 +39,7 @@ _LOOKS_AT_ONCE: Final = 20  # for its arguments: they lie there some microsecond
 _LOOKS: Final = 60  # … or later, where there is much else to do
 _LOOK_SECONDS: Final = 0.001
 
-# What bash reads of its environment before the gate, or what would change how the lines in the gate are read.
+# What bash reads of its environment before the gate, or what would change how the line in the gate is read.
 _NOT_WITH: Final = frozenset(
     {
         "BASH_ENV", "BASHOPTS", "BASH_COMPAT", "BASH_EXECUTION_STRING", "ENV", "POSIXLY_CORRECT", "POSIX_PEDANTIC",
@@ -118,18 +116,18 @@ class HeldShell:
 
     def _takes(self, script: bytes, traceparent: str | None) -> bool:
         whole = script.ljust(SCRIPT_BYTES, b"\0")
-        lines = _last_words(script, traceparent)
+        line = _last_words(script, traceparent)
         try:
             place = os.stat(self.kind.cwd)
             return (
                 self.ready
                 and not self.over
-                and len(lines) <= _LINES_BYTES
+                and len(line) <= _LINE_BYTES
                 and self._spawn.watched is not None
                 and self._spawn.watched.waits_unharmed
                 and (place.st_dev, place.st_ino) == self._place  # nobody put another directory there
                 and os.pwrite(self._memory, whole, self._script_at) == len(whole)
-                and os.write(self._gate, lines) == len(lines)
+                and os.write(self._gate, line) == len(line)
             )
         except OSError:  # it is dead, its directory gone, or its gate has no room: it has read nothing
             return False

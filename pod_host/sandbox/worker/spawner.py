@@ -268,9 +268,7 @@ class Spawner:
 
     def _ensure_zygote(self) -> ZygoteLink:
         if self._zygote is None:
-            self._zygote = ZygoteLink(
-                self._loop, self._domain, self.space.nursery, self._protected(), self._answered
-            )  # fmt: skip
+            self._zygote = ZygoteLink(self._loop, self._domain, self.space.nursery, self._protected(), self._answered)
         return self._zygote
 
     def _drop_zygote(self) -> None:

@@ -160,10 +160,11 @@ def _read(memory: int) -> Any:
     return marshal.loads(os.pread(memory, os.fstat(memory).st_size, 0))
 
 
-def answer(channel: socket.socket, said: Said, subject: int, value: int, doing: str = "") -> None:
-    channel.send(_ANSWER.pack(said, subject, value) + doing.encode("utf-8", "replace"), socket.MSG_NOSIGNAL)
+def answer(channel: socket.socket, said: Said, token: int, value: int, doing: str = "") -> None:
+    channel.send(_ANSWER.pack(said, token, value) + doing.encode("utf-8", "replace"), socket.MSG_NOSIGNAL)
 
 
 def read_answer(data: bytes) -> tuple[Said, int, int, str]:
-    said, subject, value = _ANSWER.unpack_from(data)
-    return Said(said), subject, value, data[_ANSWER.size :].decode("utf-8", "replace")
+    """What it said, the token, the pid or errno, and what was being done."""
+    said, token, value = _ANSWER.unpack_from(data)
+    return Said(said), token, value, data[_ANSWER.size :].decode("utf-8", "replace")

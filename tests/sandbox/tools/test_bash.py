@@ -66,7 +66,7 @@ def test_a_stream_is_whole_up_to_the_limit() -> None:
 
 
 def test_a_longer_one_loses_its_middle_and_names_the_file_with_the_whole() -> None:
-    stream = StreamCapture("a" * HALF, "z" * HALF, 170_000, 200_000, "/tmp/pod-host/1.stdout")
+    stream = StreamCapture("a" * HALF, "z" * HALF, 170_000, "/tmp/pod-host/1.stdout")
     output = shaped(RawResult(0, stdout=stream))
     assert output["stdout"] == "a" * HALF + "\n… [170000 characters omitted] …\n" + "z" * HALF
     assert output["truncated"] is True
