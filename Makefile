@@ -7,7 +7,8 @@ SECONDS ?= 60
 HOURS ?= 1
 TARGETS ?=
 
-# MESSAGE reaches the recipe through the environment, so that its quotes and dollars stay what they are.
+# MESSAGE reaches the recipe through the environment, and unexpanded, so that its quotes and dollars stay what they are.
+override MESSAGE := $(value MESSAGE)
 export MESSAGE
 
 .PHONY: dev test bench lint types imports unit fuzz endurance image image-test kind kind-down lock clean

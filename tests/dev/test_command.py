@@ -117,17 +117,16 @@ def test_what_is_no_utf_8_and_what_the_terminal_cannot_show_end_nothing(place: P
 def test_make_passes_a_message_on_as_it_is(place: Path) -> None:
     """Whatever it begins with, and what a shell would read in it."""
     ours = {name: value for name, value in environment(place).items() if "MAKE" not in name and name != "ARGS"}
-    shown = subprocess.run(
-        ["make", "--dry-run", "--always-make", "--file", "Makefile", "dev"],
-        cwd=REPOSITORY, env=ours, capture_output=True, text=True, check=True, timeout=PATIENCE,
-    )  # fmt: skip
-    line = shown.stdout.splitlines()[-1].replace(".venv/bin/pod-host dev", "printf %s")
-    for message in ("--help", 'it\'s "$HOME" `date`\nand more'):
-        ran = subprocess.run(
-            ["sh", "-c", line.removeprefix("exec ")], env={**environment(place), "MESSAGE": message},
-            capture_output=True, text=True, check=True, timeout=PATIENCE,
-        )  # fmt: skip
-        assert ran.stdout == f"--message={message}"
+    (place / "pod-host").write_text('#!/bin/sh\nprintf %s "$2"\n')
+    (place / "pod-host").chmod(0o755)
+    make = ["make", "--old-file", ".venv/.dev", "dev", f"BIN={place}"]
+    for message in ("--help", '$ echo $(x) $$ it\'s "$HOME" `date`\nand more'):
+        for said, env in (([f"MESSAGE={message}"], ours), ([], {**ours, "MESSAGE": message})):
+            ran = subprocess.run(
+                [*make, *said], cwd=REPOSITORY, env=env, capture_output=True, text=True, check=True, timeout=PATIENCE
+            )
+            assert ran.stdout == f"--message={message}"
+    assert subprocess.run([*make], cwd=REPOSITORY, env=ours, capture_output=True, check=True).stdout == b""
 
 
 def test_a_pipe_is_a_message_on_each_line(place: Path) -> None:
