@@ -18,6 +18,7 @@ from pod_host.host.relay import Relay
 from pod_host.sandbox import kernel
 from tests.host.conftest import StartHost
 from tests.host.core import Connection, Core
+from tests.sandbox.conftest import alive, eventually, remains
 
 WAIT = 20.0
 
@@ -123,13 +124,9 @@ async def test_it_ends_with_the_host_and_leaves_no_port(egress: Egress) -> None:
     assert await status(relay) == 403
     pid, port = pid_of(relay), int(relay.url.rpartition(":")[2])
     await relay.stop()
-    assert not exists(pid)
+    assert not remains(pid)
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", port)
-
-
-def exists(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
 
 
 async def test_nothing_of_it_can_be_read_by_its_own_user(relay: Relay) -> None:
@@ -212,6 +209,4 @@ async def test_commands_get_the_relay_and_no_token_and_cannot_reach_into_it(star
     assert "egress-1-" not in host.log
     host.terminate(signal.SIGKILL)
     await host.ended()
-    async with asyncio.timeout(WAIT):
-        while exists(pid):  # noqa: ASYNC110 - nothing tells of another's child
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not alive(pid))  # whoever reaps it
