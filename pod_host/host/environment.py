@@ -44,7 +44,6 @@ class Environments:
         self._trust.look()
         made_of = declared, self._credentials.egress_token, self._trust.path
         if self._made_of != made_of:
-            self._made_of = dict(declared), *made_of[1:]
             self._latest = command_environment(
                 base=self._base,
                 home=self._settings.harness_dir / HOME,
@@ -54,6 +53,7 @@ class Environments:
                 client_files=self._trust.client_files,
                 traceparent=None,
             )
+            self._made_of = dict(declared), *made_of[1:]
         return self._latest if traceparent is None else {**self._latest, TRACEPARENT: traceparent}
 
     def of_setup(self, declared: Mapping[str, str]) -> Mapping[str, str]:
