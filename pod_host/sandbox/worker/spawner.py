@@ -176,7 +176,8 @@ class Spawner:
         """Marks it, unless it is not what was said: the number came from outside."""
         try:
             watched = request.watched = Watched(pid)
-            if watched.parent != request.zygote or self.space.read(pid) != self.space.nursery:
+            # That pair is the zygote's, and that of what it has started and nobody has marked.
+            if pid == request.zygote or self.space.read(pid) != self.space.nursery:
                 raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
             for which, limit in zip((resource.RLIMIT_RSS, RLIMIT_LOCKS), request.tag, strict=True):
                 resource.prlimit(pid, which, (limit, limit))

@@ -1,4 +1,4 @@
-"""A process that is the zygote's child, as the worker sees it: what it is, whether it waits, how it ended.
+"""A process that is the zygote's child, as the worker sees it: where its script goes, whether it waits, how it ended.
 
 Its parent does not collect it before we say so: until then its number is nobody else's, and its end can be read.
 """
@@ -10,7 +10,7 @@ from typing import Final
 
 _STAT_BYTES: Final = 4096
 # Fields of /proc/PID/stat from the state on, which is the third.
-_STATE, _PARENT, _PENDING_SIGNALS, _ARGUMENTS, _ARGUMENTS_END, _EXIT_CODE = 0, 1, 28, 45, 46, 49
+_STATE, _PENDING_SIGNALS, _ARGUMENTS, _ARGUMENTS_END, _EXIT_CODE = 0, 28, 45, 46, 49
 
 
 class Watched:
@@ -29,10 +29,6 @@ class Watched:
     def close(self) -> None:
         os.close(self.ends)
         os.close(self._stat)
-
-    @property
-    def parent(self) -> int:
-        return int(self._fields()[_PARENT])
 
     @property
     def arguments(self) -> tuple[int, int]:
