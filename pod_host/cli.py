@@ -1,6 +1,7 @@
 """The command line: ``pod-host run | dev | status | doctor | --version``.
 
-Exit codes: 0 done, 1 a turn or a check failed, 64 usage, 70 the watchdog, 75 the network gate never closed, 78 configuration.
+Exit codes: 0 done, 1 a turn or a check failed, 64 usage, 70 the watchdog, 75 the network gate never closed, 78
+configuration, 141 nobody reads what it says.
 Everything heavy is imported by the command that needs it: a SIGTERM during those imports must end the process too.
 """
 
@@ -28,13 +29,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     from pod_host.arguments import parser
 
     arguments = parser().parse_args(words)
-    if arguments.command == "status":
-        return _status(as_json=arguments.json)
-    if arguments.command == "doctor":
-        from pod_host.host.doctor import main as doctor_main
-
-        return doctor_main(os.environ, json=arguments.json)
-    return _dev(arguments)
+    if arguments.command == "dev":
+        return _dev(arguments)
+    try:
+        code = _status(as_json=arguments.json) if arguments.command == "status" else _doctor(as_json=arguments.json)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has stopped reading: `pod-host doctor | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still has to say
+        return 128 + signal.SIGPIPE
+    return code
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
@@ -75,6 +78,12 @@ def _status(*, as_json: bool) -> int:
         return 1
     print(status.model_dump_json(by_alias=True, indent=2) if as_json else status.table())
     return 0 if status.connected else 1
+
+
+def _doctor(*, as_json: bool) -> int:
+    from pod_host.host.doctor import main as doctor_main
+
+    return doctor_main(os.environ, json=as_json)
 
 
 def _dev(arguments: Namespace) -> int:

@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -193,3 +195,14 @@ def test_a_client_that_is_not_there_or_needs_the_relay_is_no_failure() -> None:
     assert verdict(java, "17", Seen(), relay=False).state == "warning"
     assert version_in("git version 2.39.5 (x)\nmore") == "2.39.5"
     assert version_in("v8\nmore") == "v8"
+
+
+def test_a_reader_that_stops_reading_ends_it_without_a_word() -> None:
+    """``pod-host doctor | head``."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "pod_host", "doctor"], stdout=writing, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
