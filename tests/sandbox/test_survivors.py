@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
 
 from pod_host import limits
+from pod_host.sandbox.worker.machinery import children_of_this_thread
 from pod_host.sandbox.worker.ports import listening_ports
 from tests.sandbox.conftest import Box, eventually, processes_of
 
@@ -53,3 +55,18 @@ def test_ports_are_whose_they_are() -> None:
             assert ports[process.pid] == (port,)
             assert ours.getsockname()[1] in ports[os.getpid()]
         process.kill()
+
+
+def test_children_are_all_seen_when_their_pids_fill_more_than_a_page() -> None:
+    many = resource.getpagesize() // len("100 ") + 1
+    ends, held = os.pipe()
+    pids = {os.posix_spawn("/bin/cat", ["cat"], {}, file_actions=[(os.POSIX_SPAWN_DUP2, ends, 0)]) for _ in range(many)}
+    try:
+        found = children_of_this_thread()
+        assert found is not None
+        assert pids <= found
+    finally:
+        os.close(held)
+        os.close(ends)
+        for pid in pids:
+            os.waitpid(pid, 0)

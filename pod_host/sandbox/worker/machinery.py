@@ -21,7 +21,7 @@ from pod_host.sandbox.worker.spawner import Spawner
 from pod_host.sandbox.worker.spool import Spool
 
 SWEEP_SECONDS: Final = 0.002  # between two passes over a tree while it dies
-_CHILDREN_BYTES: Final = 64 * 1024
+_CHILDREN_BYTES: Final = 4096
 _CALM_SWEEP_SECONDS: Final = 1.0  # … when something in it does not die
 
 
@@ -47,19 +47,13 @@ class Machinery:
         self._ended: set[int] = set()  # numbers whose command was answered for, perhaps with survivors
         self._seen: Pass | None = None  # in this round of the loop
         self._root = os.getpid()
-        self._children = f"/proc/self/task/{self._root}/children"
 
     def orphans(self) -> bool:
         """Whether we have children beside the zygote and the shells. Every survivor's line begins with one."""
-        try:
-            descriptor = os.open(self._children, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return True  # a kernel without this file: look at every process
-        children = os.read(descriptor, _CHILDREN_BYTES)
-        os.close(descriptor)
-        if len(children) == _CHILDREN_BYTES:
-            return True  # more than all our programs
-        return bool({int(pid) for pid in children.split()} - self.spawner.programs - {self.spawner.zygote_pid})
+        children = children_of_this_thread()
+        if children is None:
+            return True  # look at every process
+        return bool(children - self.spawner.programs - {self.spawner.zygote_pid})
 
     def living(self) -> list[tuple[int, str]]:
         """(pid, session) of everything that lives. Forgets the sessions of commands that left nothing."""
@@ -135,6 +129,19 @@ class Machinery:
     @property
     def too_many_tasks(self) -> str:
         return f"it had more than {self.census.most} processes and threads"
+
+
+def children_of_this_thread() -> set[int] | None:
+    """Pids, zombies too. None: the kernel has no such file."""
+    try:
+        descriptor = os.open("/proc/thread-self/children", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    pids = b""
+    while piece := os.read(descriptor, _CHILDREN_BYTES):  # one read gives a page at most, whatever is asked for
+        pids += piece
+    os.close(descriptor)
+    return set(map(int, pids.split()))
 
 
 def describe(pids: Sequence[int]) -> tuple[Living, ...]:
