@@ -55,6 +55,10 @@ class Serving:
         return not self._served
 
     def begin(self, asked: rpc.Serve) -> None:
+        if asked.id in self._served:  # its answer is large, and still being written: then the id is free again
+            refused = self._peer.refuse(asked.id, "invalid", f"Request {asked.id} is still being served")
+            self._outbox.put(Outgoing([encode(refused)]))
+            return
         served = self._served[asked.id] = Served(self, asked)
         try:
             self._on_request(served)

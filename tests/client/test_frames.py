@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -108,6 +109,32 @@ async def test_the_largest_frame_leaves_and_one_byte_more_does_not() -> None:
         assert (await ours.request("effect.outcome", outcome("x" * room))).status == "completed"
         with pytest.raises(RuntimeRefusal, match="limit_exceeded"):
             await ours.request("effect.outcome", outcome("x" * (room + 1)))
+
+
+async def test_an_id_that_comes_again_while_its_large_answer_is_written_has_an_answer_too() -> None:
+    sent = 0
+    answers: list[JsonObject] = []
+
+    async def serve(method: str, params: JsonObject) -> JsonObject:
+        return {"kind": "completed", "output": ["x" * 1000] * (8000 if sent == 1 else 1)}
+
+    async def behaviour(peer: Core) -> None:
+        nonlocal sent
+        read = asyncio.create_task(_answers(peer, answers, lambda: len(answers) == sent >= 20))
+        while not answers or sent < 20:
+            sent += 1
+            await peer.say({"t": "req", "id": 1, "m": "workspace.read", "p": {}})
+            await asyncio.sleep(0.0005)  # between two pieces of the large answer
+        await read
+
+    async with core(behaviour) as listener, channel(listener.url, on_request=in_task(serve)) as ours:
+        await ours.wait_closed()
+    assert len(answers) == sent
+
+
+async def _answers(peer: Core, into: list[JsonObject], all_came: Callable[[], bool]) -> None:
+    while not all_came():
+        into.append(await peer.hear())
 
 
 async def test_an_answer_over_64_mib_crosses_as_a_refusal() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 from pod_host import limits
+from pod_host.sandbox import Completed, ToolCall
 from pod_host.sandbox.worker.machinery import children_of_this_thread
 from pod_host.sandbox.worker.ports import listening_ports
 from tests.sandbox.conftest import Box, eventually, processes_of
@@ -36,6 +37,18 @@ async def test_only_so_many_survivors_are_named_and_the_others_are_counted(box: 
     assert output["backgroundOmitted"] == more
     report = await box.sandbox.report()
     assert (len(report.processes), report.more) == (limits.PROCESSES_NAMED, more)
+
+
+async def test_a_command_that_never_had_a_shell_names_nobodys_processes(box: Box) -> None:
+    """Aborted while its shell was being started; strays of another one live."""
+    await box.bash("(ulimit -m 1; ulimit -x 1; setsid -f sleep 600 >/dev/null 2>&1)")
+    for number in range(30):
+        environment = {**box.environment, "NUMBER": str(number)}  # for which no shell waits
+        call = box.sandbox.submit(ToolCall("other", "bash", {"command": "true"}, environment))
+        call.abort()
+        outcome = await call.outcome()
+        assert isinstance(outcome, Completed)
+        assert "background" not in outcome.output
 
 
 async def test_zombies_of_what_lived_on_are_reaped(box: Box) -> None:

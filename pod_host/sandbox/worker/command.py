@@ -252,7 +252,7 @@ class RunningCommand:
         for timer in self._timers:
             timer.cancel()
         self._let_go_of_pipes()
-        survivors, more_survivors = self._all.survivors(self._number)
+        survivors, more_survivors = self._all.survivors(self._number) if self._number else ((), 0)
         if failure is not None:
             done(failure)
             return

@@ -113,7 +113,8 @@ class Search:
                 yield piece
             elif piece is None:
                 self._read_errors()  # a full pipe must not hold it up
-                self._over.wait(_PAUSE_SECONDS)
+                if self._over.wait(_PAUSE_SECONDS):  # it has ended, and somebody holds its pipe open
+                    time.sleep(_PAUSE_SECONDS)
             else:
                 self._at_end = True
                 return
