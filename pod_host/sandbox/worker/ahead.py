@@ -1,7 +1,8 @@
 """Keeps a few shells started ahead, as the latest commands had them: the next one of their kind need not wait for its own.
 
 How many: as many as were missed lately. One more each time that a command finds none ready, and none any more when nobody
-has asked for a while.
+has asked for a while. When: at a calm moment, or when the last one was taken, then all that are missing. Starting one costs
+more than running a command does, and commands that come one after the other shall not wait for that each time, but rarely.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pod_host.sandbox.worker.shell import Shell
 from pod_host.sandbox.worker.spawner import Spawner
 
 _UNWANTED_SECONDS: Final = 120.0
-_PAUSE_SECONDS: Final = 0.002  # before one more is started, unless a command ends before
+_CALM_SECONDS: Final = 0.005  # without a command that asks for one
+_FIRST_GOAL: Final = 2
 _PROOF: Final = b"exit 97"
 _PROOF_STATUS: Final = 97 << 8
 _PROOFS: Final = 3  # that may fail: somebody may have killed one
@@ -35,8 +37,8 @@ class ShellsAhead:
         self._waiting: list[HeldShell] = []
         self._goal = 0
         self._latest: Kind | None = None
-        self._watching = self._proving = self._proven = False
-        self._next: Timer | None = None  # to start one more
+        self._filling = self._watching = self._proving = self._proven = False
+        self._calm: Timer | None = None  # to fill up when it has run
         self._proofs = _PROOFS if shell.name == "bash" else 0
 
     @property
@@ -74,7 +76,7 @@ class ShellsAhead:
         else:
             self._waiting.remove(taken)
         taken.settled = settled
-        self._fill_later()  # a command that lasts does not keep the next from its shell
+        self._fill_soon(now=not any(shell.ready for shell in fitting if shell is not taken))
         return taken
 
     def _kind_of(self, environment: Mapping[str, str], cwd: str) -> Kind | None:
@@ -103,24 +105,29 @@ class ShellsAhead:
             self._proven = status == _PROOF_STATUS
             if self._proven:
                 self._latest = kind
-                self._goal = min(1, self._most)
-                self.fill()
+                self._goal = min(_FIRST_GOAL, self._most)
+                self._fill_soon(now=True)
 
         shell.settled = settled
 
-    def _fill_later(self) -> None:
-        if self._next is None:
-            self._next = self._loop.later(_PAUSE_SECONDS, self.fill)
+    def _fill_soon(self, *, now: bool) -> None:
+        """``now``: the next command would find none. Else when it is calm."""
+        if self._calm is not None:
+            self._calm.cancel()
+            self._calm = None
+        if not now:
+            self._calm = self._loop.later(_CALM_SECONDS, self._fill)
+        elif not self._filling:
+            self._filling = True
+            self._loop.soon(self._fill)
 
-    def fill(self) -> None:
-        """Starts one more, if one is missing. Best when a command was just answered: its start is then in nobody's way."""
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
+    def _fill(self) -> None:
+        """Starts all that are missing, one in each round of the loop, which has other things to do."""
+        self._filling = False
         if self._latest is None:
             return
-        if self._spawner.busy:  # commands wait to be started, or one of ours is being
-            self._fill_later()
+        if self._spawner.busy:
+            self._fill_soon(now=False)
             return
         self._waiting = [shell for shell in self._waiting if not shell.over]
         kind = self._latest
@@ -133,7 +140,8 @@ class ShellsAhead:
         except OSError:
             return  # no descriptors left: commands need what comes free
         self._waiting.append(shell)
-        shell.settled = self._fill_later
+        shell.settled = lambda: self._fill_soon(now=False)
+        self._fill_soon(now=True)
         if not self._watching:
             self._watching = True
             self._loop.later(_UNWANTED_SECONDS, self._drop_unwanted)

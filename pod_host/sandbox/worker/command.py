@@ -275,7 +275,6 @@ class RunningCommand:
                 notices=(*notices, *self._all.take_notices(self._session)),
             )
         )
-        self._all.ahead.fill()
 
     def _exit(self) -> tuple[int, int | None]:
         by_signal = os.WTERMSIG(self._status) if self._status is not None and os.WIFSIGNALED(self._status) else None

@@ -35,7 +35,7 @@ _SCRIPT_AT: Final = len(_NAME) + len(b"\0-c\0")
 _ARGUMENTS_BYTES: Final = _SCRIPT_AT + SCRIPT_BYTES + len(b"\0")
 _GATE: Final = b"/proc/self/fd/%d" % GATE_DESCRIPTOR
 _OPEN: Final = b"exec %d<&-; unset -v BASH_ENV" % GATE_DESCRIPTOR
-_LOOKS_AT_ONCE: Final = 20  # for its arguments: they lie there some microseconds after it is said to execute
+_LOOKS_AT_ONCE: Final = 5  # for its arguments: they lie there some microseconds after it is said to execute
 _LOOKS: Final = 60  # … or later, where there is much else to do
 _LOOK_SECONDS: Final = 0.001
 

@@ -67,8 +67,8 @@ class Spawner:
 
     @property
     def busy(self) -> bool:
-        """Whether programs wait to be started."""
-        return bool(self._waiting or self._pending)
+        """Whether programs wait for the zygote to have started others."""
+        return bool(self._waiting)
 
     def next_tag(self) -> tuple[int, tuple[int, int]]:
         """A command's number and the limits that mark its processes."""
