@@ -24,7 +24,7 @@ _EXIT_CODES: Final = {"timeout": 124, "abort": 130, "tasks": 128 + signal.SIGKIL
 _ordinals = itertools.count(1)  # in the names of spooled outputs
 _JUST_LOOK: Final = 0  # the signal that is none
 _GRACE_LOOK_SECONDS: Final = 0.02  # between two looks whether SIGTERM was enough
-_FIRST_LOOK_SECONDS: Final = 0.01  # after which its streams are watched: most commands have ended by then
+_FIRST_LOOK_SECONDS: Final = 0.003  # after which its streams are watched: short commands have ended by then
 _DISCARD_BYTES: Final = 1024 * 1024  # of what a survivor writes later, at once …
 _DISCARD_PAUSE: Final = 0.05  # … and then a pause: `yes &` must not keep the worker busy
 
