@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -33,15 +34,12 @@ def writes(ours: Channel) -> Iterator[list[bytes]]:
     seen: list[bytes] = []
     write = transport.write
 
-    def keep(data: bytes) -> None:  # type: ignore[type-arg,unused-ignore]
+    def keep(data: bytes) -> None:
         seen.append(bytes(data))
         write(data)
 
-    transport.write = keep  # type: ignore[method-assign,assignment]
-    try:
+    with patch.object(transport, "write", keep):
         yield seen
-    finally:
-        transport.write = write  # type: ignore[method-assign]
 
 
 # --- In ----------------------------------------------------------------------------------------------------------------
@@ -198,7 +196,7 @@ async def test_a_small_request_leaves_at_once() -> None:
     async with core(behaviour) as listener, channel(listener.url) as ours:
         with writes(ours) as seen:
             asked = asyncio.create_task(ours.request("lease.renew", RUN))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # one turn of the loop, in which it leaves
             assert len(seen) == 1
         assert (await asked).ok is True
 
@@ -224,7 +222,7 @@ async def test_small_frames_never_lie_between_the_pieces_of_a_large_one_nor_pass
         for _ in range(200):  # turns of the loop: the first large one has begun to leave, and fills the socket
             await asyncio.sleep(0)
         asked += [asyncio.create_task(ours.request("lease.renew", RUN)) for _ in range(100)]
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # one turn of the loop, in which they are put
         reading.set()
         await asyncio.gather(*asked)
     assert order == [1, *range(3, 103), 2]

@@ -35,9 +35,9 @@ class Socket:
 
     async def _say_all(self, hear: Callable[[bytes, bool], None], lose: Callable[[str], None]) -> None:
         for message in self._heard:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # each in a turn of the loop of its own, as they come
             hear(message.encode("utf-8", "surrogatepass"), True)
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # on the loop's own clock: what is still served may end before, or does not
         lose("it broke")
 
     def say(self, texts: Iterable[bytes]) -> None:
